@@ -1,0 +1,6 @@
+"""`python -m homeai` is the `homeai` command."""
+
+from homeai.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Every error homeai raises on purpose.
+
+HomeAIError
+├── ConfigError                 a setting cannot be used                      (exit code 2)
+├── ModelLoadError              the model file cannot be loaded               (state FAILED)
+├── EngineDied                  the engine child is gone                      503
+└── RequestError                a client's request cannot be served           4xx/5xx, OpenAI code
+    ├── InvalidRequest          400 invalid_request_error
+    │   ├── PromptTooLong       400 context_length_exceeded
+    │   └── Unsupported         400 unsupported_value
+    ├── NotAuthenticated        401 invalid_api_key
+    ├── HostNotAllowed          403 host_not_allowed
+    ├── ModelNotFound           404 model_not_found
+    ├── BodyTooLarge            413 request_too_large
+    ├── TooManyRequests         429 rate_limit_exceeded   (Retry-After)
+    └── NotReady                503 service_unavailable   (Retry-After)
+        └── QueueTimeout        503 queue_timeout
+"""
+
+from __future__ import annotations
+
+
+class HomeAIError(Exception):
+    """Base of all."""
+
+
+class ConfigError(HomeAIError):
+    """One line: the key, the value, what is allowed."""
+
+
+class ModelLoadError(HomeAIError):
+    """The model file is missing, truncated, or not a GGUF. Restarting does not help."""
+
+
+class RequestError(HomeAIError):
+    """Carries what an HTTP answer needs; each API family draws its own body from it."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+    retryable = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(RequestError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class PromptTooLong(InvalidRequest):
+    """The text is one that every client family recognises by substring."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, num_prompt_tokens: int, max_tokens: int, *, param: str = "messages") -> None:
+        super().__init__(
+            f"prompt is too long: {num_prompt_tokens} tokens > {max_tokens} maximum "
+            "(the request exceeds the available context size)",
+            param=param,
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+
+
+class Unsupported(InvalidRequest):
+    code = "unsupported_value"
+
+
+class NotAuthenticated(RequestError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class HostNotAllowed(RequestError):
+    status = 403
+    type = "permission_error"
+    code = "host_not_allowed"
+
+
+class ModelNotFound(RequestError):
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class BodyTooLarge(RequestError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class TooManyRequests(RequestError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class NotReady(RequestError):
+    status = 503
+    type = "service_unavailable_error"
+    code = "service_unavailable"
+    retryable = True
+
+
+class QueueTimeout(NotReady):
+    code = "queue_timeout"
+
+
+class EngineDied(NotReady):
+    """The engine child ended while the request was in it."""
+
+    code = "engine_died"

@@ -1,0 +1,182 @@
+"""What crosses the process boundary, and nothing else: msgpack of tagged structs.
+
+Down (front end → engine): LoadModel, AddRequest, AbortRequests, Ping, Shutdown.
+Up (engine → front end): LoadProgress, EngineReady, StepOutputs, Heartbeat, RequestFailed, EngineFailed.
+
+Token ids and numbers only; text, templates and stop strings stay in front. Frames are a 4-byte
+little-endian length and a msgpack body.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from homeai.request import FinishReason, SampledToken, SamplingParams, WaitReason
+
+# ---- down ---------------------------------------------------------------------------------------
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the child needs to load and schedule; resolved by the front end."""
+
+    model_path: str
+    device: str  # cuda | cpu, never auto here
+    n_gpu_layers: int
+    num_threads: int
+    num_kv_cells: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_chunk_tokens: int
+    chunked_prefill: bool
+    flash_attention: str  # auto | on | off
+    swa_full: bool
+    kv_type: str
+    mode: str  # auto | continuous | single
+    prompt_token_weight: float
+    output_token_weight: float
+    class_weights: dict[str, float]
+    queue_timeouts_s: dict[str, float]
+    heartbeat_interval_s: float
+
+
+class LoadModel(msgspec.Struct, frozen=True, tag=True):
+    config: EngineConfig
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    source: str
+    fairness_class: str
+    arrival_at: float  # CLOCK_MONOTONIC, the same in both processes
+
+
+class AbortRequests(msgspec.Struct, frozen=True, tag=True):
+    request_ids: list[str]
+    reason: FinishReason = FinishReason.ABORT
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """Answered by the loop itself with a Heartbeat: a blocked loop cannot answer."""
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """Stop now; what is still live ends as aborted."""
+
+
+# ---- up -----------------------------------------------------------------------------------------
+
+
+class LoadProgress(msgspec.Struct, frozen=True, tag=True):
+    stage: str
+    fraction: float
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    num_kv_cells: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    device: str
+    model_bytes: int
+    kv_bytes: int
+    load_s: float
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """One request's gain in one step; `index` is absolute, so a duplicate can be dropped."""
+
+    request_id: str
+    index: int
+    token: SampledToken | None
+    finish_reason: FinishReason | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """Final counts and instants of a request that ended, for the ledger and the metrics."""
+
+    request_id: str
+    admitted_at: float | None
+    first_token_at: float | None
+    num_output_tokens: int
+    num_preemptions: int
+    parked_s: float
+
+
+class StepStats(msgspec.Struct, frozen=True, array_like=True):
+    """The step as it ran."""
+
+    step: int
+    mode: str
+    num_running: int
+    num_waiting: int
+    num_decode_tokens: int
+    num_prefill_tokens: int
+    kv_used: int
+    step_s: float
+    host_s: float  # schedule + sample + bookkeeping, everything that is not the forward pass
+    num_preemptions: int
+    out_of_room: bool
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """One live request for the status page."""
+
+    request_id: str
+    status: str  # waiting | running | preempted
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    wait_reason: WaitReason | None
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """One message per step for all requests."""
+
+    outputs: list[Output]
+    admitted: list[str]  # requests that entered the batch for the first time in this step
+    finished: list[Finished]
+    stats: StepStats
+    progress: list[Progress] | None = None  # a bounded snapshot, at most a few times a second
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """Sent by the loop itself: before a step (then `deadline_s` is its predicted length) or while idle."""
+
+    step: int
+    deadline_s: float
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag=True):
+    """The engine refused this one request (an invariant that the front end should have kept)."""
+
+    request_id: str
+    message: str
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag=True):
+    """Last words. `fatal`: loading again would fail the same way."""
+
+    message: str
+    fatal: bool
+
+
+Down = LoadModel | AddRequest | AbortRequests | Ping | Shutdown
+Up = LoadProgress | EngineReady | StepOutputs | Heartbeat | RequestFailed | EngineFailed
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+HEADER = struct.Struct("<I")
+
+_encoder = msgspec.msgpack.Encoder()
+down_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Down)
+up_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Up)
+
+
+def encode_frame(message: Down | Up) -> bytes:
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body

@@ -1,0 +1,127 @@
+"""One generation as the scheduler and the runner see it: integers, limits, progress.
+
+No text lives here. `Request` is an identity with exactly one writer per field group: the scheduler
+writes status and counts, the runner's buffers are its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import msgspec
+
+
+class RequestStatus(enum.IntEnum):
+    """Ordered: everything from FINISHED on is over."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    FINISHED = 3
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended. Every accepted request ends with exactly one of these."""
+
+    STOP = "stop"  # an end token, or a stop string found by the front end
+    LENGTH = "length"  # max_tokens, or the model's length
+    ABORT = "abort"  # the client left, or asked
+    TIMEOUT = "timeout"  # waited longer than its class allows
+    ERROR = "error"  # the engine failed
+
+
+class WaitReason(enum.StrEnum):
+    """Why a request is not in the batch. One list, shown everywhere."""
+
+    TOKEN_BUDGET = "token_budget"
+    SEQUENCE_SLOT = "sequence_slot"
+    KV_SPACE = "kv_space"
+    SINGLE_MODE = "single_mode"
+    NOT_RESIDENT = "not_resident"
+    DRAINING = "draining"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to draw the next token. Defaults are the peers' (llama-server, Ollama).
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 switch a filter off.
+    `logprobs` is the number of alternatives to report per token; None reports nothing, 0 only the chosen one.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64  # window of the three penalties, in tokens; 0 off, -1 everything
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0  # already resolved: the front end draws one when the client sent none
+    logprobs: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """log P(token) under the model's own distribution (before penalties and temperature)."""
+
+    token_id: int
+    logprob: float
+
+
+class SampledToken(msgspec.Struct, frozen=True, array_like=True):
+    """One drawn token; `logprob` and `top_logprobs` only when the request asked for them."""
+
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A live request inside the engine. `num_computed_tokens` chases `num_tokens`; there are no phases."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    source: str = "default"
+    fairness_class: str = "interactive"
+    arrival_at: float = 0.0
+
+    # written by the scheduler only
+    status: RequestStatus = RequestStatus.WAITING
+    finish_reason: FinishReason | None = None
+    num_computed_tokens: int = 0
+    num_charged_tokens: int = 0  # high-water mark: recomputation is free
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    seq_id: int | None = None
+    wait_reason: WaitReason | None = None
+    admitted_at: float | None = None  # first time in a batch
+    first_token_at: float | None = None
+    preempted_at: float | None = None
+    parked_s: float = 0.0
+    num_prompt_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the last token is missing: this step computes without (necessarily) drawing one."""
+        return self.num_uncomputed_tokens > 1 or self.num_output_tokens == 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status >= RequestStatus.FINISHED

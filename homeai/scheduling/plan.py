@@ -1,0 +1,80 @@
+"""The contract between scheduler and runner: what one step computes, and what came of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from homeai.request import FinishReason, SampledToken
+
+
+class Mode(enum.StrEnum):
+    CONTINUOUS = "continuous"
+    SINGLE = "single"
+
+
+class Chunk(NamedTuple):
+    """A request's share of one step: compute tokens [start, start + count) into `seq_id`.
+
+    `num_outputs` is 1 when the last of them reaches the end of the request's tokens and a token is to be
+    drawn from its logits, else 0.
+    """
+
+    request_id: str
+    seq_id: int
+    start: int
+    count: int
+    num_outputs: int
+
+
+class KVOpKind(enum.StrEnum):
+    DROP = "drop"  # forget all of seq_id
+    TRUNCATE = "truncate"  # keep the first `length` tokens of seq_id
+    SHARE = "share"  # dst becomes the first `length` tokens of seq_id
+
+
+class KVOp(NamedTuple):
+    """Ordered, committed before the step's tokens, and kept even when those found no room."""
+
+    kind: KVOpKind
+    seq_id: int
+    length: int = 0
+    dst: int = -1
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What the runner executes. Empty (no chunks, no ops) means: nothing to do."""
+
+    mode: Mode = Mode.CONTINUOUS
+    kv_ops: list[KVOp] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    num_decode_tokens: int = 0
+    num_prefill_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_decode_tokens + self.num_prefill_tokens
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What really happened, chunk by chunk (same order as the plan).
+
+    num_computed: tokens of each chunk now in the cache; less than asked only when `out_of_room`.
+    sampled: the drawn token of each chunk, None where none was asked or reached.
+    """
+
+    num_computed: list[int]
+    sampled: list[SampledToken | None]
+    out_of_room: bool = False
+
+
+class RequestOutput(NamedTuple):
+    """What one request gained in one step. `index` is the absolute index of `token` among its outputs."""
+
+    request_id: str
+    index: int
+    token: SampledToken | None
+    finish_reason: FinishReason | None = None
