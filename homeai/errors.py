@@ -10,6 +10,7 @@ HomeAIError
     │   └── Unsupported         400 unsupported_value
     ├── NotAuthenticated        401 invalid_api_key
     ├── HostNotAllowed          403 host_not_allowed
+    ├── NotFound                404 not_found
     ├── ModelNotFound           404 model_not_found
     ├── BodyTooLarge            413 request_too_large
     ├── TooManyRequests         429 rate_limit_exceeded   (Retry-After)
@@ -46,6 +47,11 @@ class RequestError(HomeAIError):
         self.param = param
         self.retry_after_s = retry_after_s
 
+    @property
+    def details(self) -> dict[str, int]:
+        """Numbers for programs, beside the message for people."""
+        return {}
+
 
 class InvalidRequest(RequestError):
     status = 400
@@ -66,6 +72,10 @@ class PromptTooLong(InvalidRequest):
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
 
+    @property
+    def details(self) -> dict[str, int]:
+        return {"n_prompt_tokens": self.num_prompt_tokens, "n_ctx": self.max_tokens}
+
 
 class Unsupported(InvalidRequest):
     code = "unsupported_value"
@@ -75,6 +85,14 @@ class NotAuthenticated(RequestError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class NotFound(RequestError):
+    """No such path, or not with this method (405)."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
 
 
 class HostNotAllowed(RequestError):

@@ -23,11 +23,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the child needs to load and schedule; resolved by the front end."""
 
     model_path: str
-    device: str  # cuda | cpu, never auto here
+    device: str  # auto | cuda | cpu; the child looks, so that the front end never opens a GPU
     n_gpu_layers: int
     num_threads: int
     num_kv_cells: int
-    max_model_len: int
+    max_model_len: int  # 0: what the model was trained for, as far as the cells go
     max_num_seqs: int
     max_num_batched_tokens: int
     max_chunk_tokens: int
@@ -79,28 +79,26 @@ class LoadProgress(msgspec.Struct, frozen=True, tag=True):
 
 class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     num_kv_cells: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
     max_model_len: int
-    device: str
+    device: str  # cuda | cpu
     model_bytes: int
     kv_bytes: int
     load_s: float
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """One request's gain in one step; `index` is absolute, so a duplicate can be dropped."""
+    """A token of a request; `output_index` is absolute, so that a duplicate or a gap is seen."""
 
     request_id: str
-    index: int
-    token: SampledToken | None
-    finish_reason: FinishReason | None = None
+    output_index: int
+    token: SampledToken
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """Final counts and instants of a request that ended, for the ledger and the metrics."""
+    """A request's end, after its last token: said exactly once, with the counts for ledger and metrics."""
 
     request_id: str
+    finish_reason: FinishReason
     admitted_at: float | None
     first_token_at: float | None
     num_output_tokens: int
@@ -120,7 +118,7 @@ class StepStats(msgspec.Struct, frozen=True, array_like=True):
     kv_used: int
     step_s: float
     host_s: float  # schedule + sample + bookkeeping, everything that is not the forward pass
-    num_preemptions: int
+    num_preemptions: int  # in this step
     out_of_room: bool
 
 
@@ -139,17 +137,16 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """One message per step for all requests."""
 
     outputs: list[Output]
-    admitted: list[str]  # requests that entered the batch for the first time in this step
+    admitted: list[str]  # entered the batch for the first time in this step
     finished: list[Finished]
     stats: StepStats
     progress: list[Progress] | None = None  # a bounded snapshot, at most a few times a second
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """Sent by the loop itself: before a step (then `deadline_s` is its predicted length) or while idle."""
+    """Sent by the loop itself, while idle and in answer to a Ping: a thread's heartbeat would lie."""
 
     step: int
-    deadline_s: float
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):

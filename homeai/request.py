@@ -99,7 +99,6 @@ class Request:
     num_output_tokens: int = 0
     num_preemptions: int = 0
     seq_id: int | None = None
-    wait_reason: WaitReason | None = None
     admitted_at: float | None = None  # first time in a batch
     first_token_at: float | None = None
     preempted_at: float | None = None

@@ -15,7 +15,7 @@ class Mode(enum.StrEnum):
 
 
 class Chunk(NamedTuple):
-    """A request's share of one step: compute tokens [start, start + count) into `seq_id`.
+    """A request's share of one step: compute tokens [start, start + num_tokens) into `seq_id`.
 
     `num_outputs` is 1 when the last of them reaches the end of the request's tokens and a token is to be
     drawn from its logits, else 0.
@@ -24,14 +24,12 @@ class Chunk(NamedTuple):
     request_id: str
     seq_id: int
     start: int
-    count: int
+    num_tokens: int
     num_outputs: int
 
 
 class KVOpKind(enum.StrEnum):
     DROP = "drop"  # forget all of seq_id
-    TRUNCATE = "truncate"  # keep the first `length` tokens of seq_id
-    SHARE = "share"  # dst becomes the first `length` tokens of seq_id
 
 
 class KVOp(NamedTuple):
@@ -39,17 +37,16 @@ class KVOp(NamedTuple):
 
     kind: KVOpKind
     seq_id: int
-    length: int = 0
-    dst: int = -1
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """What the runner executes. Empty (no chunks, no ops) means: nothing to do."""
+    """What the runner executes. `admitted`: requests that are in a batch for the first time."""
 
     mode: Mode = Mode.CONTINUOUS
     kv_ops: list[KVOp] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    admitted: list[str] = field(default_factory=list)
     num_decode_tokens: int = 0
     num_prefill_tokens: int = 0
 
@@ -64,17 +61,19 @@ class StepResult:
 
     num_computed: tokens of each chunk now in the cache; less than asked only when `out_of_room`.
     sampled: the drawn token of each chunk, None where none was asked or reached.
+    forward_s: seconds the model took; the rest of the step is ours.
     """
 
     num_computed: list[int]
     sampled: list[SampledToken | None]
+    forward_s: float
     out_of_room: bool = False
 
 
 class RequestOutput(NamedTuple):
-    """What one request gained in one step. `index` is the absolute index of `token` among its outputs."""
+    """What one request gained in one step. `output_index` is the absolute index of `token` among its outputs."""
 
     request_id: str
-    index: int
+    output_index: int
     token: SampledToken | None
     finish_reason: FinishReason | None = None

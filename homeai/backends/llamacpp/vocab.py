@@ -1,0 +1,168 @@
+"""Text ↔ token ids for the front end: a model file opened for its vocabulary alone.
+
+Text that people send can never become a control token. `escape` puts a break mark after the first character
+of every special text in it ("<" BREAK "|im_end|>"); templates then work on nearly the original text, and the
+tokenizer sees the pieces between the marks one by one, so that no special token matches across a mark. Text
+without special texts gets no mark and is tokenised exactly as llama.cpp would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import llama_cpp
+
+from homeai.backends.llamacpp.binding import Model
+
+BREAK: Final = "\ufdd0"  # a noncharacter: Unicode keeps it for a program's own use
+
+CONTROL: Final = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+USER_DEFINED: Final = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+
+_NOT_TEXT: Final = re.compile("[\ud800-\udfff\ufdd0-\ufdef]")  # lone surrogates, noncharacters
+_HTML_TAG: Final = re.compile(
+    r"</?(?:a|b|blockquote|body|caption|code|div|em|footer|h[1-6]|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub"
+    r"|sup|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
+)
+_MAX_SPECIAL_LENGTH: Final = 64  # longer ones are recognised by their beginning: bounds the nesting of the regex
+
+
+class Vocabulary:
+    """The tokenizer of one GGUF file. May be used from several threads; tokenising releases the interpreter lock.
+
+    `control_texts` are the texts that `escape` breaks up: control tokens, and those tokens "defined by the user"
+    of the vocabulary (`</think>`, `<start_of_image>`) that are markers rather than runs of blanks or HTML tags.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._vocab = vocab = model.vocab
+        self._pieces: dict[int, bytes] = {}
+        self.name = model.meta("general.name") or model.path.stem
+        self.n_ctx_train = model.n_ctx_train
+        self.chat_template = model.chat_template
+        self.num_tokens = vocab.n_tokens
+        self.end_token_ids = vocab.end_token_ids()
+        self.bos_text = self.text(vocab.bos) if vocab.bos >= 0 else ""
+        self.eos_text = self.text(vocab.eos) if vocab.eos >= 0 else ""
+        self.control_texts = frozenset(self._control_texts())
+        self._first_of_special = _first_characters(self.control_texts)
+        self._adds_space = self._starts_with_space()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises `ModelLoadError`, with llama.cpp's own reason, for anything that is not a loadable GGUF."""
+        return cls(Model(path, vocab_only=True))
+
+    def close(self) -> None:
+        self._model.close()
+
+    # ---- ids → text ---------------------------------------------------------------------------------
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes that a token adds to an answer: none for a control token, maybe half a character."""
+        piece = self._pieces.get(token_id)
+        if piece is None:
+            piece = self._pieces[token_id] = self._vocab.piece(token_id, special=False)
+        return piece
+
+    def text(self, token_id: int) -> str:
+        """A token by itself for people to read, control tokens too: for log-probabilities and templates."""
+        return self._vocab.piece(token_id, special=True).decode("utf-8", "replace")
+
+    # ---- text → ids ---------------------------------------------------------------------------------
+
+    def escape(self, text: str) -> str:
+        """Text from outside, made safe to stand in a prompt; what cannot be text becomes U+FFFD.
+
+        A special text that is only begun at the very end gets its mark too: the next string may complete it.
+        """
+        return self._first_of_special.sub(rf"\g<0>{BREAK}", _NOT_TEXT.sub("\ufffd", text))
+
+    def encode(self, rendered: str) -> list[int]:
+        """A prompt that we wrote around escaped text: special texts outside of marks become control tokens."""
+        return self._with_bos(self._tokenize(rendered, parse_special=True))
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """A raw prompt from outside, e.g. of `/v1/completions`: all of it is text, only BOS is added."""
+        return self._with_bos(self._tokenize(self.escape(text), parse_special=False))
+
+    def _with_bos(self, token_ids: list[int]) -> list[int]:
+        """Begin with BOS where the vocabulary wants one and a template did not write it already."""
+        bos = self._vocab.bos
+        if not self._vocab.add_bos or token_ids[:1] == [bos]:
+            return token_ids
+        return [bos, *token_ids]
+
+    def _tokenize(self, text: str, *, parse_special: bool) -> list[int]:
+        first, *others = text.encode().split(BREAK.encode())
+        token_ids = self._vocab.tokenize(first, add_special=False, parse_special=parse_special)
+        for piece in filter(None, others):
+            token_ids += self._tokenize_continuation(piece, parse_special=parse_special)
+        return token_ids
+
+    def _tokenize_continuation(self, piece: bytes, *, parse_special: bool) -> list[int]:
+        """Llama-2-style vocabularies put a space before every text they are given, but this one goes on.
+
+        So give it a line feed to put the space before: in those vocabularies it is a byte that joins nothing.
+        """
+        if self._adds_space:
+            lead = self._vocab.tokenize(b"\n", add_special=False, parse_special=False)
+            token_ids = self._vocab.tokenize(b"\n" + piece, add_special=False, parse_special=parse_special)
+            if token_ids[: len(lead)] == lead:
+                return token_ids[len(lead) :]
+            # a special token swallowed the line feed, so the piece begins with one and gets no space either
+        return self._vocab.tokenize(piece, add_special=False, parse_special=parse_special)
+
+    # ---- what the vocabulary holds ------------------------------------------------------------------
+
+    def _control_texts(self) -> Iterable[str]:
+        for token_id in range(self.num_tokens):
+            attributes = self._vocab.attributes(token_id)
+            if attributes & CONTROL or (attributes & USER_DEFINED and not _is_ordinary(self.text(token_id))):
+                yield self.text(token_id)
+
+    def _starts_with_space(self) -> bool:
+        token_ids = self._vocab.tokenize(b"a", add_special=False, parse_special=False)
+        return self._vocab.piece(token_ids[0], special=True).startswith(b" ") if token_ids else False
+
+
+def _is_ordinary(text: str) -> bool:
+    """Text that people write, given a token of its own: blanks, a word or letter, a plain HTML tag."""
+    return text.isspace() or text.isalnum() or _HTML_TAG.fullmatch(text) is not None
+
+
+def _first_characters(special_texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches the first character of each special text, and of one that the input's end cuts short.
+
+    Digits stand for any number (`<unused17>`): thousands of texts become a handful, at the price of breaking
+    `<unused99999>` too. A text of one character cannot be broken up; no vocabulary has such a control token.
+    """
+    breakable = [symbols for symbols in map(_symbols, sorted(special_texts)) if len(symbols) > 1]
+    branches = [f"{first}(?={_continuation(rests)})" for first, rests in _by_first(breakable).items()]
+    return re.compile("|".join(branches) or "(?!)")
+
+
+def _symbols(text: str) -> list[str]:
+    """The text as regex atoms: one per character, or per run of digits."""
+    atoms: list[str] = re.findall(r"[0-9]+|[^0-9]", text)[:_MAX_SPECIAL_LENGTH]
+    return ["[0-9]++" if atom.isdigit() else re.escape(atom) for atom in atoms]
+
+
+def _continuation(rests: Sequence[list[str]]) -> str:
+    """A regex for any of `rests`, sharing their beginnings so that each character of a text is looked at once."""
+    if [] in rests:
+        return ""
+    branches = [first + _continuation(others) for first, others in _by_first(rests).items()]
+    return "(?:" + "|".join([r"\Z", *branches]) + ")"
+
+
+def _by_first(sequences: Iterable[list[str]]) -> dict[str, list[list[str]]]:
+    groups: dict[str, list[list[str]]] = defaultdict(list)
+    for first, *rest in sequences:
+        groups[first].append(rest)
+    return groups

@@ -1,0 +1,63 @@
+"""Engine = scheduler + runner + clock. The same object serves the house, the tests and the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from homeai.clock import Clock
+from homeai.engine.runner import ModelRunner
+from homeai.request import FinishReason, Request
+from homeai.scheduling.plan import RequestOutput, StepPlan, StepResult
+from homeai.scheduling.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration as it ran; `host_s` is what it cost beside the model's forward pass."""
+
+    plan: StepPlan
+    result: StepResult
+    outputs: list[RequestOutput]
+    num_preemptions: int
+    step_s: float
+
+    @property
+    def host_s(self) -> float:
+        return self.step_s - self.result.forward_s
+
+
+class Engine:
+    """One thread calls it. A request handed to `add` ends exactly once, in some step's outputs or in `abort`."""
+
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.clock = clock
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        self.runner.add(request)
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
+        output = self.scheduler.abort(request_id, reason)
+        if output is not None:
+            self.runner.remove(request_id)
+        return output
+
+    def step(self) -> Step:
+        """Re-form the batch and run it once."""
+        started_at = self.clock.now()
+        preemptions_before = self.scheduler.num_preemptions
+        expired = self.scheduler.expire(started_at)
+        plan = self.scheduler.schedule(started_at)
+        result = self.runner.execute(plan)
+        outputs = expired + self.scheduler.update(plan, result, self.clock.now())
+        for output in outputs:
+            if output.finish_reason is not None:
+                self.runner.remove(output.request_id)
+        num_preemptions = self.scheduler.num_preemptions - preemptions_before
+        return Step(plan, result, outputs, num_preemptions, self.clock.now() - started_at)

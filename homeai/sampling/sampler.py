@@ -1,0 +1,101 @@
+"""The batch's draws: one token per logits row.
+
+Each row goes through the same steps, in llama.cpp's order:
+
+1. mask       end tokens, while the request must go on
+2. bias       `logit_bias`
+3. penalties
+4. draw       greedy, or top-k → top-p → min-p → temperature → inverse CDF in token-id order
+
+A draw depends on the row, the request's parameters and (seed, output index); never on its neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from homeai.errors import HomeAIError
+from homeai.request import SampledToken, SamplingParams
+from homeai.sampling.logprobs import with_logprobs
+from homeai.sampling.philox import uniform
+from homeai.sampling.row import Logits, Row
+from homeai.sampling.state import SamplerState
+from homeai.sampling.truncation import survivors, truncates
+from homeai.sampling.weights import pick, softmax_weights
+
+
+class BrokenLogits(HomeAIError):
+    """The model's own output is unusable, so the engine is. Never caused by a request's parameters."""
+
+    def __init__(self, row: int, num_rows: int, peak: float) -> None:
+        super().__init__(f"logits row {row} of {num_rows} is broken: its maximum is {peak}")
+        self.row = row
+
+
+class BatchSampler:
+    """Stateless but for the vocabulary; a `SamplerState` remembers what each request needs."""
+
+    def __init__(self, vocab_size: int, end_token_ids: Iterable[int]) -> None:
+        self._vocab_size = vocab_size
+        self._end_ids = np.array(sorted(end_token_ids), np.intp)
+
+    def sample(
+        self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
+    ) -> list[SampledToken]:
+        """Draw one token for each row of `logits` [rows, vocabulary], C-contiguous.
+
+        Row i belongs to `states[i]` and draws its output token `output_indices[i]`. Logits and states are left
+        as they are. Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
+        """
+        num_rows = len(states)
+        assert logits.shape == (num_rows, self._vocab_size), f"logits {logits.shape} for {num_rows} requests"
+        sampled = []
+        for i, (state, output_index) in enumerate(zip(states, output_indices, strict=True)):
+            raw = Row(logits[i])
+            if not math.isfinite(raw.peak):
+                raise BrokenLogits(i, num_rows, raw.peak)
+            sampled.append(self._sample_row(raw, state, output_index))
+        return sampled
+
+    def _sample_row(self, raw: Row, state: SamplerState, output_index: int) -> SampledToken:
+        token_id = self._draw(self._edited(raw, state, output_index), state.params, output_index)
+        if state.params.logprobs is None:
+            return SampledToken(token_id)
+        return with_logprobs(raw, token_id, state.params.logprobs)
+
+    def _edited(self, raw: Row, state: SamplerState, output_index: int) -> Row:
+        """Steps 1 to 3, on a copy: the raw row is still wanted for log-probabilities."""
+        must_go_on = state.params.ignore_eos or output_index < state.params.min_tokens
+        if not (must_go_on or state.bias_ids.size or state.window):
+            return raw
+        logits = raw.logits.copy()
+        if must_go_on:
+            logits[self._end_ids] = -np.inf
+        logits[state.bias_ids] += state.bias
+        if state.window:
+            state.window.apply(logits)
+        return Row(logits)
+
+    def _draw(self, row: Row, params: SamplingParams, output_index: int) -> int:
+        """Step 4."""
+        if row.peak == -math.inf:
+            return self._last_resort()
+        if params.temperature <= 0:
+            return row.argmax()
+        return _draw_at_random(row, params, uniform(params.seed, output_index))
+
+    def _last_resort(self) -> int:
+        """The request forbade every token. That must not stop the others: its own text can only end."""
+        return int(self._end_ids[0]) if self._end_ids.size else 0
+
+
+def _draw_at_random(row: Row, params: SamplingParams, u: float) -> int:
+    """In token-id order: two nearly equal tokens that change rank do not change what is drawn."""
+    if not truncates(params, row.logits.size):
+        return pick(softmax_weights(row.logits, params.temperature), u)
+    ids, logits = survivors(row, params)
+    by_id = ids.argsort()
+    return int(ids[by_id[pick(softmax_weights(logits[by_id], params.temperature), u)]])

@@ -1,0 +1,93 @@
+"""Who has had how much: Virtual Token Counters (Sheng et al., OSDI '24), per class and per source in it.
+
+A counter grows by the weighted tokens its owner was served; the smallest goes next. Two levels: classes
+share by weight, the sources of one class share equally. A returning owner is lifted, so that idling earns
+no credit; recomputation is free (the caller charges each token once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+DEFAULT_WEIGHT: Final = 1.0
+MAX_IDLE_SOURCES: Final = 4096
+
+
+class VirtualCounter:
+    """Counters of one level. `backlogged` owners are those with something waiting."""
+
+    def __init__(self) -> None:
+        self._value: dict[str, float] = {}
+        self._backlog: dict[str, int] = {}
+        self._last_to_leave: str | None = None
+
+    def __getitem__(self, owner: str) -> float:
+        return self._value.get(owner, 0.0)
+
+    def charge(self, owner: str, cost: float) -> None:
+        self._value[owner] = self._value.get(owner, 0.0) + cost
+
+    def enter(self, owner: str) -> None:
+        """`owner` has one more request waiting; its first lifts the counter."""
+        if owner not in self._backlog:
+            self._value[owner] = max(self[owner], self._floor())
+        self._backlog[owner] = self._backlog.get(owner, 0) + 1
+
+    def leave(self, owner: str) -> None:
+        self._backlog[owner] -= 1
+        if self._backlog[owner] == 0:
+            del self._backlog[owner]
+            self._last_to_leave = owner
+            self._forget_idle()
+
+    def _floor(self) -> float:
+        if self._backlog:
+            return min(self._value[owner] for owner in self._backlog)
+        return self[self._last_to_leave] if self._last_to_leave is not None else 0.0
+
+    def _forget_idle(self) -> None:
+        """Names come from clients: keep the table bounded, lowest counters first (a lift restores those)."""
+        if len(self._value) <= MAX_IDLE_SOURCES + len(self._backlog):
+            return
+        idle = sorted((o for o in self._value if o not in self._backlog), key=self._value.__getitem__)
+        for owner in idle[: len(idle) // 2]:
+            if owner != self._last_to_leave:
+                del self._value[owner]
+
+    def backlogged(self) -> Iterable[str]:
+        return self._backlog.keys()
+
+
+class FairShare:
+    """Both levels together: what was served, in weighted tokens."""
+
+    def __init__(self, class_weights: Mapping[str, float]) -> None:
+        self._weights = class_weights
+        self.classes = VirtualCounter()
+        self.sources: dict[str, VirtualCounter] = {}
+
+    def weight(self, fairness_class: str) -> float:
+        return self._weights.get(fairness_class, DEFAULT_WEIGHT)
+
+    def of_class(self, fairness_class: str) -> VirtualCounter:
+        counter = self.sources.get(fairness_class)
+        if counter is None:
+            counter = self.sources[fairness_class] = VirtualCounter()
+        return counter
+
+    def charge(self, fairness_class: str, source: str, cost: float) -> None:
+        self.classes.charge(fairness_class, cost / self.weight(fairness_class))
+        self.of_class(fairness_class).charge(source, cost)
+
+    def enter(self, fairness_class: str, source: str) -> None:
+        self.classes.enter(fairness_class)
+        self.of_class(fairness_class).enter(source)
+
+    def leave(self, fairness_class: str, source: str) -> None:
+        self.of_class(fairness_class).leave(source)
+        self.classes.leave(fairness_class)
+
+    def class_key(self, fairness_class: str) -> tuple[float, float]:
+        """Smallest first; a tie goes to the heavier class."""
+        return self.classes[fairness_class], -self.weight(fairness_class)

@@ -1,0 +1,103 @@
+"""Requests that wait, in the order in which they may enter the batch.
+
+FIFO inside a source; between sources by their virtual counter, between classes likewise. A parked request
+waits at the front of its source. Picking the next one is O(log sources), also with 10,000 waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from homeai.request import Request
+from homeai.scheduling.fairness import FairShare, VirtualCounter
+
+
+Entry = tuple[float, float, str]  # (counter, arrival of the source's head, source)
+
+
+class _ClassQueue:
+    """The waiting requests of one class, its sources in a heap.
+
+    A counter that grew leaves its entry too low, where it surfaces and is mended; an entry that is not the
+    source's latest is discarded.
+    """
+
+    def __init__(self, counters: VirtualCounter) -> None:
+        self._counters = counters
+        self._latest: dict[str, Entry] = {}
+        self._heap: list[Entry] = []
+        self.by_source: dict[str, deque[Request]] = {}
+
+    def place(self, source: str) -> None:
+        """Put `source` into the order, by its counter and its head as they are now."""
+        entry = (self._counters[source], self.by_source[source][0].arrival_at, source)
+        if self._latest.get(source) != entry:
+            self._latest[source] = entry
+            heapq.heappush(self._heap, entry)
+
+    def forget(self, source: str) -> None:
+        del self.by_source[source], self._latest[source]
+
+    def head(self) -> Request:
+        while True:
+            entry = self._heap[0]
+            counter, _, source = entry
+            if self._latest.get(source) != entry:
+                heapq.heappop(self._heap)
+            elif counter != self._counters[source]:
+                heapq.heappop(self._heap)
+                self.place(source)
+            else:
+                return self.by_source[source][0]
+
+
+class FairQueue:
+    def __init__(self, share: FairShare) -> None:
+        self._share = share
+        self._classes: dict[str, _ClassQueue] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Request]:
+        for queue in self._classes.values():
+            for requests in queue.by_source.values():
+                yield from requests
+
+    def push(self, request: Request, *, front: bool = False) -> None:
+        fairness_class, source = request.fairness_class, request.source
+        self._share.enter(fairness_class, source)
+        queue = self._classes.get(fairness_class)
+        if queue is None:
+            queue = self._classes[fairness_class] = _ClassQueue(self._share.of_class(fairness_class))
+        requests = queue.by_source.setdefault(source, deque())
+        if front:
+            requests.appendleft(request)
+        else:
+            requests.append(request)
+        queue.place(source)
+        self._size += 1
+
+    def peek(self) -> Request | None:
+        """The request that is next in line, or None."""
+        if not self._size:
+            return None
+        return self._classes[min(self._classes, key=self._share.class_key)].head()
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        fairness_class, source = request.fairness_class, request.source
+        queue = self._classes[fairness_class]
+        requests = queue.by_source[source]
+        requests.remove(request)  # almost always the head
+        if requests:
+            queue.place(source)
+        else:
+            queue.forget(source)
+        if not queue.by_source:
+            del self._classes[fairness_class]
+        self._share.leave(fairness_class, source)
+        self._size -= 1

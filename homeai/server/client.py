@@ -1,0 +1,263 @@
+"""The front end's side of the engine: hands requests down, gives each its own outputs back.
+
+A request is live here from `submit` until the engine says that it ended (or the engine is gone); then, once,
+its `Record` goes to `on_finished`. Nobody listening any more does not end it: `abort` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from homeai.errors import QueueTimeout, RequestError
+from homeai.messages import (
+    AbortRequests,
+    AddRequest,
+    Finished,
+    Heartbeat,
+    Output,
+    Progress,
+    RequestFailed,
+    StepOutputs,
+    StepStats,
+    Up,
+)
+from homeai.request import FinishReason, SampledToken
+from homeai.server.admission import Door
+from homeai.server.supervisor import Supervisor
+
+MAX_BUFFERED_TOKENS = 4096  # of a request whose client does not read
+
+
+@dataclass(eq=False, slots=True)
+class Generation:
+    """A request as the front end knows it, in flight and after. Instants are CLOCK_MONOTONIC, like the engine's."""
+
+    add: AddRequest
+    api: str  # the path that was called
+    progress: Progress | None = None
+    started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    num_output_tokens: int = 0
+    stopped: bool = False  # by the front end: what the engine still says of it does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How a request went: built once, for metrics and ledger."""
+
+    generation: Generation
+    finish_reason: FinishReason
+    error: RequestError | None
+    ended_at: float
+    finished: Finished | None  # the engine's own counts, if it lived to tell
+
+
+class TokenEvent(NamedTuple):
+    """News of one generation: a token, or its end, or both."""
+
+    index: int  # which generation of the stream
+    token: SampledToken | None
+    finish_reason: FinishReason | None
+
+
+class Stream:
+    """What one client waits for: the tokens of one or more generations, in the order in which they came."""
+
+    def __init__(self, adds: Sequence[AddRequest], api: str) -> None:
+        self.generations = [Generation(add, api) for add in adds]
+        self._index = {add.request_id: i for i, add in enumerate(adds)}
+        self._events: deque[TokenEvent] = deque()
+        self._error: RequestError | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._num_open = len(adds)
+
+    @property
+    def request_ids(self) -> list[str]:
+        return list(self._index)
+
+    @property
+    def num_buffered(self) -> int:
+        return len(self._events)
+
+    def push(self, request_id: str, token: SampledToken | None, finish_reason: FinishReason | None) -> None:
+        self._events.append(TokenEvent(self._index[request_id], token, finish_reason))
+        if finish_reason is not None:
+            self._num_open -= 1
+        self._notify()
+
+    def close_one(self) -> None:
+        """The reader wants no more of one generation."""
+        self._num_open -= 1
+
+    def fail(self, error: RequestError) -> None:
+        self._error = self._error or error
+        self._num_open -= 1
+        self._notify()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """True when there is something to read, or nothing more to come. Raises what ended a generation."""
+        if not self._events and self._error is None and self._num_open:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake
+            except TimeoutError:
+                return False
+        if self._error is not None and not self._events:
+            raise self._error
+        return True
+
+    def read(self) -> Iterator[TokenEvent]:
+        """What has come so far."""
+        while self._events:
+            yield self._events.popleft()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._num_open and not self._events
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+@dataclass(slots=True)
+class _Live:
+    generation: Generation
+    stream: Stream
+
+
+@dataclass(slots=True)
+class EngineClient:
+    """Submit, abort, and the demultiplexing of what comes up. Runs on the event loop only."""
+
+    supervisor: Supervisor
+    door: Door
+    on_finished: Callable[[Record], None] = lambda record: None
+    on_token_gap: Callable[[str, float], None] = lambda fairness_class, gap_s: None
+    on_step: Callable[[StepStats], None] = lambda stats: None
+    last_step: StepStats | None = None
+    _live: dict[str, _Live] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.supervisor.on_message = self.handle
+        self.supervisor.on_lost = self.fail_all
+
+    @property
+    def live(self) -> list[Generation]:
+        return [live.generation for live in self._live.values()]
+
+    # ---- down ------------------------------------------------------------------------------------
+
+    def submit(self, adds: Sequence[AddRequest], *, api: str) -> Stream:
+        """Send all (they are of one class) or none. Raises `TooManyRequests` or `NotReady`; nothing queued then."""
+        if not self.supervisor.takes_requests:
+            raise self.supervisor.not_ready()
+        fairness_class = adds[0].fairness_class
+        self.door.check(fairness_class, len(adds), time.monotonic())
+        stream = Stream(adds, api)
+        for generation in stream.generations:
+            self._live[generation.add.request_id] = _Live(generation, stream)
+            self.door.enter(fairness_class)
+            self.supervisor.send(generation.add)
+        return stream
+
+    def abort(self, stream: Stream) -> None:
+        """The client left: end whatever of its stream is live, in whatever state. A repeat is harmless."""
+        request_ids = [r for r in stream.request_ids if r in self._live]
+        if request_ids:
+            self.supervisor.send(AbortRequests(request_ids))
+
+    def abort_all(self) -> None:
+        if self._live:
+            self.supervisor.send(AbortRequests(list(self._live)))
+
+    def stop(self, stream: Stream, index: int, num_output_tokens: int) -> None:
+        """A stop string matched: the generation finished there, whatever the engine drew meanwhile."""
+        generation = stream.generations[index]
+        generation.num_output_tokens = num_output_tokens
+        generation.stopped = True
+        if generation.add.request_id in self._live:
+            stream.close_one()
+            self.supervisor.send(AbortRequests([generation.add.request_id], FinishReason.STOP))
+
+    # ---- up --------------------------------------------------------------------------------------
+
+    def handle(self, message: Up) -> None:
+        match message:
+            case StepOutputs():
+                self._take_step(message)
+            case RequestFailed():
+                self._end(message.request_id, FinishReason.ERROR, error=RequestError(message.message))
+            case Heartbeat():
+                pass
+            case _:
+                raise AssertionError(f"unexpected message {type(message).__name__}")
+
+    def fail_all(self, error: RequestError) -> None:
+        """The engine is gone, and with it everything that was in it."""
+        for request_id in list(self._live):
+            self._end(request_id, FinishReason.ERROR, error=error)
+
+    def _take_step(self, message: StepOutputs) -> None:
+        now = time.monotonic()
+        self.last_step = message.stats
+        for request_id in message.admitted:
+            generation = self._live[request_id].generation
+            generation.started_at = now
+            self.door.start(generation.add.fairness_class, now)
+        for output in message.outputs:
+            self._take_output(output, now)
+        for finished in message.finished:
+            self._end(finished.request_id, finished.finish_reason, finished=finished)
+        for progress in message.progress or ():
+            self._live[progress.request_id].generation.progress = progress
+        self.on_step(message.stats)
+
+    def _take_output(self, output: Output, now: float) -> None:
+        generation, stream = (live := self._live[output.request_id]).generation, live.stream
+        if generation.stopped:
+            return
+        assert output.output_index == generation.num_output_tokens, "tokens come in order, each once"
+        generation.num_output_tokens += 1
+        if generation.last_token_at is None:
+            generation.first_token_at = now
+        else:
+            self.on_token_gap(generation.add.fairness_class, now - generation.last_token_at)
+        generation.last_token_at = now
+        stream.push(output.request_id, output.token, None)
+        if stream.num_buffered > MAX_BUFFERED_TOKENS:
+            self.abort(stream)
+
+    def _end(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        *,
+        finished: Finished | None = None,
+        error: RequestError | None = None,
+    ) -> None:
+        """The only place where a request stops being live."""
+        live = self._live.pop(request_id)
+        generation, stream = live.generation, live.stream
+        fairness_class = generation.add.fairness_class
+        self.door.leave(fairness_class, started=generation.started_at is not None)
+        now = time.monotonic()
+        if reason is FinishReason.TIMEOUT:
+            error = QueueTimeout(
+                f"waited {now - generation.add.arrival_at:.0f} s in the queue, the longest for class {fairness_class}",
+                retry_after_s=self.door.retry_after_s(fairness_class, now),
+            )
+        if generation.stopped:
+            reason, error = FinishReason.STOP, None
+        elif error is not None:
+            stream.fail(error)
+        else:
+            stream.push(request_id, None, reason)
+        self.on_finished(Record(generation, reason, error, now, finished))

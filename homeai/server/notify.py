@@ -1,0 +1,24 @@
+"""What systemd wants to hear from a `Type=notify` service (sd_notify(3)); silent anywhere else."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+class Notifier:
+    def __init__(self, address: str | None = None) -> None:
+        address = os.environ.get("NOTIFY_SOCKET") if address is None else address
+        self._address = "\0" + address[1:] if address and address.startswith("@") else address
+        self.watchdog_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6
+
+    def send(self, **fields: str | int) -> None:
+        """e.g. `send(READY=1, STATUS="resident")`. Best effort: a lost note is not a reason to fail."""
+        if not self._address:
+            return
+        text = "\n".join(f"{key}={value}" for key, value in fields.items())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            try:
+                sock.sendto(text.encode(), self._address)
+            except OSError:
+                return

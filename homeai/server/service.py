@@ -1,0 +1,130 @@
+"""What every API family calls: who is asking, is it too long, may it queue, here is its stream.
+
+One object per daemon. It connects the parts; each decision is made by the part it belongs to.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from homeai.config import Config
+from homeai.errors import ModelNotFound, NotAuthenticated, RequestError
+from homeai.hardware import Probe
+from homeai.keys import Key, KeyStore
+from homeai.messages import AddRequest
+from homeai.request import SamplingParams
+from homeai.server.books import Books
+from homeai.server.client import EngineClient, Stream
+from homeai.server.sources import Identity, Sources, is_loopback
+from homeai.server.supervisor import Supervisor
+from homeai.server.text import Text
+
+SEEDS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the connection and its headers say about who is asking."""
+
+    address: str | None
+    token: str | None
+    source_header: str | None
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A request that has come in and is not queued yet; whatever is wrong with it is written down."""
+
+    api: str
+    caller: Caller
+    key: Key | None
+    identity: Identity
+
+
+@dataclass(slots=True)
+class Service:
+    config: Config
+    supervisor: Supervisor
+    client: EngineClient
+    sources: Sources
+    keys: KeyStore
+    books: Books
+    probe: Probe
+    text: Text | None = None  # until the vocabulary is loaded
+
+    def __post_init__(self) -> None:
+        self.client.on_finished = self.books.finished
+        self.client.on_token_gap = self.books.metrics.observe_token_gap
+        self.client.on_step = self.books.stepped
+
+    def authenticate(self, caller: Caller) -> Key | None:
+        """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given."""
+        key = self.keys.find(caller.token) if caller.token else None
+        auth = self.config.server.auth
+        if key is None and (auth == "keys" or (auth == "auto" and not is_loopback(caller.address))):
+            reason = "this API key is not known" if caller.token else "an API key is needed"
+            raise NotAuthenticated(f"{reason}; `homeai keys add NAME` makes one")
+        return key
+
+    @contextmanager
+    def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
+        """From the first byte to the queue: what is refused in here gets its row in the ledger."""
+        arrived = time.time()
+        arrival = Arrival(api, caller, None, self._identify(None, caller, None))
+        try:
+            arrival.key = self.authenticate(caller)
+            arrival.identity = self._identify(arrival.key, caller, None)
+            yield arrival
+        except RequestError as error:
+            self.books.rejected(uuid.uuid4().hex, api, arrival.identity, arrived, error)
+            raise
+
+    def name_user(self, arrival: Arrival, user: str | None) -> None:
+        """The body's `user` field counts where nothing better says who is asking."""
+        arrival.identity = self._identify(arrival.key, arrival.caller, user)
+
+    async def text_for(self, model: str | None) -> Text:
+        """Tokenizer and template, once the model is there. Raises `ModelNotFound`, `NotReady`."""
+        if self.text is None and self.supervisor.takes_requests:
+            await self.supervisor.ensure_ready()
+        if self.text is None:
+            raise self.supervisor.not_ready()
+        if not self.text.knows(model):
+            raise ModelNotFound(f"model {model!r} does not exist; resident is {self.text.name!r}", param="model")
+        return self.text
+
+    def submit(
+        self,
+        arrival: Arrival,
+        prompts: Sequence[list[int]],
+        sampling: SamplingParams,
+        *,
+        n: int = 1,
+        seed: int | None = None,
+    ) -> Stream:
+        """Queue `n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`."""
+        first_seed = secrets.randbits(64) if seed is None else seed
+        now = time.monotonic()
+        adds = [
+            AddRequest(
+                request_id=uuid.uuid4().hex,
+                prompt_token_ids=prompt,
+                sampling=msgspec.structs.replace(sampling, seed=(first_seed + choice) % SEEDS),
+                source=arrival.identity.source,
+                fairness_class=arrival.identity.fairness_class,
+                arrival_at=now,
+            )
+            for prompt in prompts
+            for choice in range(n)
+        ]
+        return self.client.submit(adds, api=arrival.api)
+
+    def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:
+        return self.sources.identify(key=key, header=caller.source_header, address=caller.address, user=user)

@@ -1,0 +1,328 @@
+// Draws what /api/status says and keeps it live over SSE.
+// Data becomes text and CSS numbers only, never markup; elements that stay are kept, so nothing jumps.
+
+const STATES = {
+  stopped: ["Stopped", "The model is not loaded."],
+  loading: ["Loading", "The model is being loaded."],
+  warming: ["Warming up", "The model is loaded and takes its first steps."],
+  resident: ["Resident", "Ready."],
+  draining: ["Draining", "Finishing what is running, taking nothing new."],
+  failed: ["Failed", "The model could not be kept running."],
+};
+
+const WAITS = {
+  token_budget: () => "Waits for room in a coming step",
+  sequence_slot: (status) => `Waits for a seat, all ${status.batch.max_num_seqs} are taken`,
+  kv_space: () => "Waits for room in the context memory",
+  single_mode: () => "Waits for its turn, one request at a time",
+  not_resident: () => "Waits for the model to load",
+  draining: () => "Waits, the server is shutting down",
+};
+
+const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed" };
+const ACCESS = { none: "no key needed", loopback: "this machine only", keys: "API key needed" };
+const ORDER = { running: 0, preempted: 1, waiting: 2 };
+
+const QUIET_MS = 15000; // silence after which the connection is tried
+const RETRY_MS = 3000;
+const MAX_SEATS_DRAWN = 64;
+
+// ---- words for numbers ----
+
+const num = (value) => (value == null ? "–" : value.toLocaleString("en"));
+
+function bytes(value) {
+  if (value == null) return "–";
+  const [unit, size] = value >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  return `${(value / size).toFixed(unit === "GiB" ? 1 : 0)} ${unit}`;
+}
+
+function duration(seconds) {
+  if (seconds == null) return "–";
+  const s = Math.floor(seconds);
+  if (s < 60) return `${s} s`;
+  const m = Math.floor(s / 60);
+  if (m < 60) return s % 60 && m < 10 ? `${m} min ${s % 60} s` : `${m} min`;
+  const h = Math.floor(m / 60);
+  return h < 24 ? `${h} h ${m % 60} min` : `${Math.floor(h / 24)} d ${h % 24} h`;
+}
+
+const milliseconds = (seconds) => (seconds == null ? "–" : `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`);
+const percent = (fraction) => `${Math.round(fraction * 100)} %`;
+const share = (part, whole) => (whole > 0 ? Math.min(Math.max(part / whole, 0), 1) : 0);
+
+// ---- the page ----
+
+const byId = (id) => document.getElementById(id);
+
+// Text is written only when it changed: a screen reader hears news, not repetition.
+function write(element, text) {
+  if (element.textContent !== String(text)) element.textContent = text;
+}
+const put = (id, text) => write(byId(id), text);
+const fill = (element, fraction) => element.style.setProperty("--fill", fraction.toFixed(4));
+const field = (element, name) => element.querySelector(`[data-field="${name}"]`);
+
+// Makes `parent` hold one element per item, in order; an element stays with its key.
+function reconcile(parent, template, items, key, update) {
+  const kept = new Map([...parent.children].map((element) => [element.dataset.key, element]));
+  const elements = items.map((item) => {
+    const element = kept.get(String(key(item))) ?? template.content.firstElementChild.cloneNode(true);
+    kept.delete(String(key(item)));
+    element.dataset.key = key(item);
+    update(element, item);
+    return element;
+  });
+  for (const gone of kept.values()) gone.remove();
+  elements.forEach((element, i) => {
+    if (parent.children[i] !== element) parent.insertBefore(element, parent.children[i] ?? null);
+  });
+}
+
+function draw(status) {
+  drawState(status);
+  drawSeats(status);
+  drawContext(status);
+  drawStep(status);
+  drawRequests(status);
+  drawModel(status.model);
+  drawMemory(status.memory);
+  drawPolicy(status);
+  drawTotals(status.totals);
+}
+
+function drawState(status) {
+  const [name, says] = STATES[status.state] ?? [status.state, ""];
+  document.documentElement.dataset.state = status.state;
+  document.title = `${name} · homeai`;
+  put("version", status.version);
+  put("state", name);
+  put("headline", headline(status, says));
+  fill(byId("load-bar"), status.load?.fraction ?? 0);
+}
+
+function headline(status, says) {
+  if (status.failure) return status.failure;
+  if (status.load) return `${says} ${status.load.stage}, ${percent(status.load.fraction)}.`;
+  if (status.state !== "resident") return says;
+  return `${status.model.name} is loaded on ${deviceName(status)} and ready. Up ${duration(status.uptime_s)}.`;
+}
+
+const deviceName = (status) => (status.model.device === "cpu" ? "the CPU" : (status.memory.gpu?.name ?? status.model.device));
+
+const seatOf = new Map(); // request id -> seat, kept while it runs so that seats do not shuffle
+
+function drawSeats(status) {
+  const { max_num_seqs: total, num_running: running, num_waiting: waiting } = status.batch;
+  put("seats-used", num(running));
+  put("seats-total", `of ${num(total)} taken`);
+  put("seats-note", waiting ? `${num(waiting)} waiting` : "Nobody waits");
+
+  const seated = status.requests.filter((request) => request.status === "running");
+  const ids = new Set(seated.map((request) => request.id));
+  for (const id of seatOf.keys()) if (!ids.has(id)) seatOf.delete(id);
+  const taken = new Map([...seatOf].map(([id, seat]) => [seat, id]));
+  for (const { id } of seated) {
+    if (seatOf.has(id)) continue;
+    let seat = 0;
+    while (taken.has(seat)) seat += 1;
+    seatOf.set(id, seat);
+    taken.set(seat, id);
+  }
+  const tones = new Map(seated.map((request) => [request.id, tone(status, request.class)]));
+  const seats = [...Array(Math.min(total ?? 0, MAX_SEATS_DRAWN)).keys()];
+  reconcile(byId("seats"), byId("seat"), seats, String, (element, seat) => {
+    element.dataset.tone = tones.get(taken.get(seat)) ?? "";
+  });
+}
+
+function drawContext({ kv }) {
+  put("kv-used", num(kv.used));
+  put("kv-total", `of ${num(kv.total)} tokens`);
+  put("kv-note", `${percent(share(kv.used, kv.total))} full`);
+  fill(byId("kv-bar"), share(kv.used, kv.total));
+}
+
+function drawStep({ batch }) {
+  const { num_decode_tokens: decode, num_prefill_tokens: prefill, max_num_batched_tokens: budget } = batch;
+  const busy = batch.num_running > 0;
+  put("step-tokens", num(decode + prefill));
+  put("step-budget", `of ${num(budget)} tokens`);
+  put("step-note", busy ? `${num(decode)} written, ${num(prefill)} read, in ${milliseconds(batch.step_s)}` : "Idle");
+  fill(byId("decode-bar"), share(decode, budget));
+  fill(byId("prefill-bar"), share(prefill, budget));
+}
+
+// ---- requests ----
+
+// Classes are told apart by one of a few tones, in the order in which the server lists them.
+function tone(status, name) {
+  return String(Math.max(0, status.classes.findIndex((entry) => entry.name === name)) % 5);
+}
+
+function drawRequests(status) {
+  const listed = status.requests;
+  const live = status.batch.num_running + status.batch.num_waiting;
+  const known = new Set(status.classes.map((entry) => entry.name));
+  const others = [...new Set(listed.map((request) => request.class))].filter((name) => !known.has(name));
+  const groups = [...known, ...others].filter((name) => listed.some((request) => request.class === name));
+
+  put("requests-summary", live ? `${num(status.batch.num_running)} running, ${num(status.batch.num_waiting)} waiting` : "");
+  byId("requests-empty").hidden = listed.length > 0;
+  byId("requests-more").hidden = live <= listed.length;
+  put("requests-more", `and ${num(live - listed.length)} more`);
+  reconcile(byId("requests"), byId("class-group"), groups, String, (element, name) => drawGroup(element, status, name));
+}
+
+function drawGroup(element, status, name) {
+  const requests = status.requests.filter((request) => request.class === name);
+  requests.sort((a, b) => ORDER[a.status] - ORDER[b.status] || a.source.localeCompare(b.source) || b.age_s - a.age_s);
+  const running = requests.filter((request) => request.status === "running").length;
+  const entry = status.classes.find((candidate) => candidate.name === name);
+  element.dataset.tone = tone(status, name);
+  write(field(element, "name"), name);
+  write(field(element, "counts"), `${num(entry?.running ?? running)} running, ${num(entry?.waiting ?? requests.length - running)} waiting`);
+  reconcile(field(element, "list"), byId("request-row"), requests, (request) => request.id, (row, request) =>
+    drawRequest(row, status, request),
+  );
+}
+
+function drawRequest(row, status, request) {
+  const read = Math.min(request.num_computed_tokens, request.num_prompt_tokens);
+  row.dataset.status = request.status;
+  row.title = request.id;
+  write(field(row, "source"), request.source);
+  write(field(row, "doing"), doing(status, request));
+  write(field(row, "age"), duration(request.age_s));
+  write(field(row, "prompt"), `${num(read)} / ${num(request.num_prompt_tokens)} read`);
+  write(field(row, "answer"), `${num(request.num_output_tokens)} / ${num(request.max_tokens)} written`);
+  fill(field(row, "prompt-bar"), share(read, request.num_prompt_tokens));
+  fill(field(row, "answer-bar"), share(request.num_output_tokens, request.max_tokens));
+}
+
+function doing(status, request) {
+  if (request.status === "running") return request.num_output_tokens ? "Writing" : "Reading the prompt";
+  const why = WAITS[request.wait_reason]?.(status) ?? "Waits for its turn";
+  return request.status === "preempted" ? `Set aside. ${why}` : why;
+}
+
+// ---- facts ----
+
+function drawModel(model) {
+  put("model-name", model.name ?? "–");
+  put("model-file", model.file ?? "–");
+  put("model-size", bytes(model.size_bytes));
+  put("model-device", model.device === "cpu" ? "CPU" : (model.device ?? "–").toUpperCase());
+  put("model-length", `${num(model.max_model_len)} tokens`);
+  put("model-template", model.template ?? "none");
+}
+
+function drawMemory(memory) {
+  const own = (memory.engine_rss_bytes ?? 0) + (memory.server_rss_bytes ?? 0);
+  const other = Math.max(memory.total_bytes - memory.available_bytes - own, 0);
+  put("memory-own", bytes(own));
+  put("memory-other", bytes(other));
+  put("memory-available", `${bytes(memory.available_bytes)} of ${bytes(memory.total_bytes)}`);
+  put("memory-model", bytes(memory.model_bytes));
+  put("memory-kv", bytes(memory.kv_bytes));
+  fill(byId("memory-own-bar"), share(own, memory.total_bytes));
+  fill(byId("memory-other-bar"), share(other, memory.total_bytes));
+
+  const { gpu } = memory;
+  byId("gpu").hidden = !gpu;
+  if (!gpu) return;
+  put("gpu-name", gpu.name);
+  put("gpu-memory", `${bytes(gpu.used_bytes)} of ${bytes(gpu.total_bytes)}`);
+  put("gpu-busy", gpu.utilisation == null ? "–" : percent(gpu.utilisation));
+  fill(byId("gpu-bar"), share(gpu.used_bytes, gpu.total_bytes));
+}
+
+function drawPolicy(status) {
+  const { policy, batch, classes } = status;
+  const chosen = policy.mode === "auto" ? "chosen by load" : "fixed";
+  put("policy-mode", `${MODES[batch.mode] ?? batch.mode} (${chosen})`);
+  put("policy-seats", `up to ${num(batch.max_num_seqs)} requests`);
+  put("policy-budget", `up to ${num(batch.max_num_batched_tokens)}`);
+  put("policy-chunks", policy.chunked_prefill ? `read ${num(policy.max_chunk_tokens)} tokens at a time` : "read in one piece");
+  put("policy-auth", ACCESS[policy.auth] ?? policy.auth);
+  reconcile(byId("classes"), byId("class-row"), classes, (entry) => entry.name, (row, entry) => {
+    row.dataset.tone = tone(status, entry.name);
+    write(field(row, "name"), entry.name);
+    write(field(row, "weight"), num(entry.weight));
+    write(field(row, "running"), num(entry.running));
+    write(field(row, "waiting"), `${num(entry.waiting)} / ${num(entry.max_waiting)}`);
+    write(field(row, "timeout"), duration(entry.queue_timeout_s));
+  });
+}
+
+function drawTotals(totals) {
+  put("total-finished", num(totals.finished));
+  put("total-rejected", num(totals.rejected));
+  put("total-failed", num(totals.failed));
+  put("total-preemptions", num(totals.preemptions));
+  put("total-out-of-room", num(totals.out_of_room));
+}
+
+// ---- the connection ----
+
+let events = null;
+let retry = 0;
+let heardAt = 0; // ms since the epoch
+
+function heard(status) {
+  heardAt = Date.now();
+  document.documentElement.dataset.connection = "live";
+  byId("stale").hidden = true;
+  put("connection", "Live");
+  draw(status);
+}
+
+function lost() {
+  document.documentElement.dataset.connection = "lost";
+  const since = heardAt ? ` This is how it was at ${new Date(heardAt).toLocaleTimeString()}.` : "";
+  put("connection", "Disconnected");
+  put("stale", `Disconnected, retrying.${since}`);
+  byId("stale").hidden = false;
+}
+
+async function ask() {
+  const response = await fetch("api/status", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+  if (!response.ok) throw new Error(`status ${response.status}`);
+  heard(await response.json());
+}
+
+function listen() {
+  events?.close();
+  clearTimeout(retry);
+  events = new EventSource("api/status/events");
+  events.onmessage = (event) => heard(JSON.parse(event.data));
+  events.onerror = () => {
+    lost();
+    // After a refusal the browser does not try again by itself.
+    if (events.readyState === EventSource.CLOSED) retry = setTimeout(listen, RETRY_MS);
+  };
+}
+
+// A hidden page holds no connection: browsers allow only six to a server.
+function start() {
+  if (document.hidden) {
+    events?.close();
+    clearTimeout(retry);
+    return;
+  }
+  ask().catch(lost);
+  listen();
+}
+
+// A cable that was pulled says nothing: after a silence, ask.
+function checkSilence() {
+  if (document.hidden || Date.now() - heardAt < QUIET_MS) return;
+  ask().catch(() => {
+    lost();
+    listen();
+  });
+}
+
+document.addEventListener("visibilitychange", start);
+setInterval(checkSilence, QUIET_MS);
+start();

@@ -1,0 +1,221 @@
+"""The engine child's life: start, ready, heartbeat, restart, stop. Single owner of the residency state.
+
+    STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED
+                  ↑________________|  the child died: back-off, again
+              FAILED               the file cannot be loaded, or it died too often
+
+Others read `state`, send messages and wait for `ensure_ready()`; nobody else starts or ends the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from homeai.config import ResidencyConfig
+from homeai.errors import EngineDied, NotReady
+from homeai.messages import Down, EngineConfig, EngineFailed, EngineReady, LoadProgress, Shutdown, Up
+from homeai.server.child import EngineChild
+
+log = logging.getLogger("homeai.supervisor")
+
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+
+
+class State(enum.StrEnum):
+    STOPPED = "stopped"
+    LOADING = "loading"
+    WARMING = "warming"
+    RESIDENT = "resident"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Supervisor:
+    """`on_message` gets what the engine says; `on_lost` is called once per incarnation that ended unasked."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        residency: ResidencyConfig,
+        *,
+        log_level: str = "info",
+        log_format: str = "text",
+    ) -> None:
+        self._config = config
+        self._residency = residency
+        self._log_options = (log_level, log_format)
+        self._child: EngineChild | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()  # RESIDENT or FAILED
+        self._unsent: list[Down] = []  # waits for RESIDENT
+        self._deaths: deque[float] = deque()
+        self._heard_at = time.monotonic()
+        self._stopping = False
+        self.state = State.STOPPED
+        self.progress: LoadProgress | None = None
+        self.ready: EngineReady | None = None
+        self.failure: str | None = None
+        self.num_restarts = 0
+        self.on_message: Callable[[Up], None] = lambda message: None
+        self.on_lost: Callable[[EngineDied | NotReady], None] = lambda error: None
+        self.on_state: Callable[[State], None] = lambda state: None
+
+    # ---- for everybody ---------------------------------------------------------------------------
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @property
+    def is_alive(self) -> bool:
+        """The engine was heard of within its time, or is not expected to speak."""
+        if self.state in (State.RESIDENT, State.DRAINING):
+            return time.monotonic() - self._heard_at < self._residency.heartbeat_timeout_s
+        return self.state is not State.FAILED
+
+    @property
+    def takes_requests(self) -> bool:
+        """What is sent while it loads waits for the load."""
+        return self.state in (State.LOADING, State.WARMING, State.RESIDENT)
+
+    async def ensure_ready(self) -> EngineReady:
+        """Join the load under way. Raises `NotReady` when there is nothing to wait for."""
+        await self._settled.wait()
+        if self.state is State.FAILED or self.ready is None:
+            raise self.not_ready()
+        return self.ready
+
+    def not_ready(self) -> NotReady:
+        retry_after_s = 5.0 if self.state is State.DRAINING else 30.0
+        reason = f": {self.failure}" if self.failure else ""
+        return NotReady(f"the model is not available ({self.state}){reason}", retry_after_s=retry_after_s)
+
+    def send(self, message: Down) -> None:
+        """To the engine; kept until it is resident."""
+        if self.state in (State.RESIDENT, State.DRAINING) and self._child is not None:
+            self._child.send(message)
+        else:
+            self._unsent.append(message)
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def spawn(self) -> None:
+        """Start the child. May run before there is an event loop: loading overlaps our own imports."""
+        self._set_state(State.LOADING)
+        self._child = EngineChild(self._config, log_level=self._log_options[0], log_format=self._log_options[1])
+
+    def start(self) -> None:
+        """Begin to supervise, in the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="supervisor")
+
+    def drain(self) -> None:
+        """Nothing new is to come; what is live goes on."""
+        if self.state is not State.FAILED:
+            self._set_state(State.DRAINING)
+
+    async def stop(self) -> None:
+        """End the child and wait until it is gone."""
+        self._stopping = True
+        if self._child is not None:
+            self._child.send(Shutdown())
+            await self._child.wait()
+        if self._task is not None:
+            await self._task
+        self._set_state(State.STOPPED)
+
+    async def _run(self) -> None:
+        watchdog = asyncio.create_task(self._watch())
+        try:
+            while not self._stopping and self.state is not State.FAILED:
+                if self._child is None:
+                    self.spawn()
+                await self._follow_child()
+        finally:
+            watchdog.cancel()
+
+    async def _follow_child(self) -> None:
+        """Read one incarnation to its end, and decide what comes after it."""
+        child = self._child
+        assert child is not None, "spawn comes first"
+        last_words: EngineFailed | None = None
+        self._heard_at = time.monotonic()
+        async for message in child.messages():
+            self._heard_at = time.monotonic()
+            if isinstance(message, EngineFailed):
+                last_words = message
+            else:
+                self._take(message)
+        exit_code = await child.wait()
+        self._child = None
+        if not self._stopping:
+            await self._after_death(last_words, exit_code)
+
+    def _take(self, message: Up) -> None:
+        if isinstance(message, LoadProgress):
+            self.progress = message
+            self._set_state(State.LOADING if message.fraction < 1 else State.WARMING)
+        elif isinstance(message, EngineReady):
+            self._become_resident(message)
+        else:
+            self.on_message(message)
+
+    def _become_resident(self, message: EngineReady) -> None:
+        if self.num_restarts:
+            log.info("the engine is back after %d restart(s)", self.num_restarts)
+        self.ready, self.progress, self.failure = message, None, None
+        self._set_state(State.RESIDENT)
+        unsent, self._unsent = self._unsent, []
+        for down in unsent:
+            self.send(down)
+
+    async def _after_death(self, last_words: EngineFailed | None, exit_code: int) -> None:
+        reason = last_words.message if last_words else f"the engine process ended with exit code {exit_code}"
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - self._residency.restart_window_s:
+            self._deaths.popleft()
+        was_draining = self.state is State.DRAINING
+        self.ready = None
+        self._unsent.clear()
+        if (last_words is not None and last_words.fatal) or len(self._deaths) > self._residency.max_restarts:
+            self.failure = reason
+            log.error("the model cannot be served: %s", reason)
+            self._set_state(State.FAILED)
+            self.on_lost(self.not_ready())
+            return
+        log.error("the engine died (%s); restarting", reason)
+        self.on_lost(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
+        if was_draining:
+            self._stopping = True
+            return
+        self.num_restarts += 1
+        self._set_state(State.LOADING)
+        await asyncio.sleep(BACKOFF_S[min(len(self._deaths), len(BACKOFF_S)) - 1])
+
+    async def _watch(self) -> None:
+        """A child that says nothing for too long is hung: end it, and `_follow_child` sees it end."""
+        while True:
+            await asyncio.sleep(1.0)
+            limit_s = self._residency.heartbeat_timeout_s
+            if self.state in (State.LOADING, State.WARMING):
+                limit_s = self._residency.load_timeout_s
+            if self._child is not None and time.monotonic() - self._heard_at > limit_s:
+                log.error("the engine was not heard of for %.0f s (%s): killing it", limit_s, self.state)
+                self._heard_at = time.monotonic()
+                self._child.kill()
+
+    def _set_state(self, state: State) -> None:
+        if state is self.state or (self.state is State.DRAINING and state not in (State.STOPPED, State.FAILED)):
+            return
+        self.state = state
+        if state in (State.RESIDENT, State.FAILED):
+            self._settled.set()
+        elif state is not State.DRAINING:
+            self._settled.clear()
+        log.info("state: %s", state)
+        self.on_state(state)

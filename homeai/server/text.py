@@ -1,0 +1,84 @@
+"""Between text and token ids for one model: its name, its template, its vocabulary, its length."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.config import Config
+from homeai.errors import PromptTooLong
+from homeai.server.outputs import OutputText
+from homeai.server.prompts import ChatMessage, PromptRenderer
+
+T = TypeVar("T")
+
+INLINE_CHARS = 2048  # tokenised in less time than a thread takes to answer
+
+
+class Text:
+    """Shared by all API families. Long texts are tokenised in threads: 1 MB takes a second or two."""
+
+    def __init__(self, vocabulary: Vocabulary, renderer: PromptRenderer, config: Config) -> None:
+        self._vocabulary = vocabulary
+        self._renderer = renderer
+        self._threads = ThreadPoolExecutor(2, "tokenize")
+        self.name = config.model.name or vocabulary.name
+        self.aliases = config.model.aliases
+        model_length = config.scheduler.max_model_len or vocabulary.n_ctx_train
+        self.max_model_len = min(model_length, config.scheduler.kv_cells)
+        self.n_ctx_train = vocabulary.n_ctx_train
+        self.num_vocab_tokens = vocabulary.num_tokens
+
+    @classmethod
+    def load(cls, path: Path, config: Config) -> Text:
+        """Reads the vocabulary of the model at `path`. Blocks for some 0.4 s; raises `ModelLoadError`."""
+        vocabulary = Vocabulary.load(path)
+        template = config.model.chat_template
+        source = template.read_text(encoding="utf-8") if template else vocabulary.chat_template
+        return cls(vocabulary, PromptRenderer(vocabulary, source), config)
+
+    @property
+    def template_kind(self) -> str:
+        return "chat template" if self._renderer.has_template else "plain transcript"
+
+    @property
+    def default_stop(self) -> tuple[str, ...]:
+        """Stop strings that a chat needs because the model has no end-of-turn token of its own."""
+        return self._renderer.default_stop
+
+    def knows(self, name: str | None) -> bool:
+        """Whether a request that asks for `name` means the resident model."""
+        return not name or name == self.name or name in self.aliases or "*" in self.aliases
+
+    async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        size = sum(len(message.text) for message in messages)
+        return await self._fitting(size, lambda: self._renderer.encode(messages), param="messages")
+
+    async def encode_prompt(self, prompt: str) -> list[int]:
+        return await self._fitting(len(prompt), lambda: self._vocabulary.encode_prompt(prompt), param="prompt")
+
+    def output(self, stop: Sequence[str]) -> OutputText:
+        return OutputText(self._vocabulary.piece, stop)
+
+    def is_end(self, token_id: int) -> bool:
+        return token_id in self._vocabulary.end_token_ids
+
+    def piece(self, token_id: int) -> bytes:
+        return self._vocabulary.piece(token_id)
+
+    def check_length(self, num_prompt_tokens: int, *, param: str) -> None:
+        """A prompt needs room for at least one token after it."""
+        if num_prompt_tokens >= self.max_model_len:
+            raise PromptTooLong(num_prompt_tokens, self.max_model_len - 1, param=param)
+
+    async def _fitting(self, size: int, encode: Callable[[], list[int]], *, param: str) -> list[int]:
+        if size <= INLINE_CHARS:
+            token_ids = encode()
+        else:
+            token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+        self.check_length(len(token_ids), param=param)
+        return token_ids

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from homeai.ledger import LedgerRow
+from homeai.messages import EngineReady, StepStats
+from homeai.metrics import Metrics
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """Of one sample of what /metrics shows; None where there is no such sample."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    samples = (sample for family in families for sample in family.samples)
+    return next((s.value for s in samples if s.name == f"homeai_{name}" and s.labels == labels), None)
+
+
+def step(**changes) -> StepStats:
+    defaults = {
+        "step": 1,
+        "mode": "continuous",
+        "num_running": 3,
+        "num_waiting": 2,
+        "num_decode_tokens": 3,
+        "num_prefill_tokens": 128,
+        "kv_used": 700,
+        "step_s": 0.05,
+        "host_s": 0.001,
+        "num_preemptions": 0,
+        "out_of_room": False,
+    }
+    return StepStats(**defaults | changes)
+
+
+def row(**changes) -> LedgerRow:
+    defaults = {
+        "request_id": "r",
+        "arrival": 0.0,
+        "api": "/v1/completions",
+        "source": "s",
+        "fairness_class": "voice",
+        "model": "m",
+        "num_prompt_tokens": 100,
+        "num_cached_tokens": 64,
+        "num_output_tokens": 11,
+        "queue_s": 0.2,
+        "ttft_s": 0.5,
+        "e2e_s": 1.5,
+        "num_preemptions": 1,
+        "status": 200,
+        "finish_reason": "stop",
+    }
+    return LedgerRow(**defaults | changes)
+
+
+def ready(num_kv_cells: int = 4096) -> EngineReady:
+    return EngineReady(num_kv_cells=num_kv_cells, max_model_len=1, device="cpu", model_bytes=1, kv_bytes=1, load_s=1.0)
+
+
+def test_step_shows_the_batch_as_it_ran(metrics):
+    metrics.observe_step(step())
+    assert value(metrics, "num_requests_running") == 3
+    assert value(metrics, "num_requests_waiting") == 2
+    assert value(metrics, "kv_cache_used_tokens") == 700
+    assert value(metrics, "engine_step_seconds_sum") == 0.05
+    assert value(metrics, "engine_host_seconds_sum") == 0.001
+
+
+def test_steps_are_counted_by_mode(metrics):
+    for mode in ("single", "continuous", "continuous"):
+        metrics.observe_step(step(mode=mode))
+    assert value(metrics, "engine_steps_total", mode="single") == 1
+    assert value(metrics, "engine_steps_total", mode="continuous") == 2
+
+
+def test_report_without_a_computed_token_is_no_step(metrics):
+    metrics.observe_step(step(num_decode_tokens=0, num_prefill_tokens=0, num_running=0, step_s=0.0))
+    assert value(metrics, "num_requests_running") == 0
+    assert value(metrics, "engine_steps_total", mode="continuous") is None
+    assert value(metrics, "engine_step_seconds_count") == 0
+
+
+def test_preemptions_and_full_caches_are_summed_over_steps(metrics):
+    for num_preemptions, out_of_room in ((2, True), (0, False), (1, True)):
+        metrics.observe_step(step(num_preemptions=num_preemptions, out_of_room=out_of_room))
+    assert value(metrics, "num_preemptions_total") == 3
+    assert value(metrics, "out_of_room_total") == 2
+
+
+def test_lost_engine_leaves_nothing_running(metrics):
+    metrics.observe_engine(ready())
+    metrics.observe_step(step())
+    assert (value(metrics, "model_resident"), value(metrics, "kv_cache_size_tokens")) == (1, 4096)
+    metrics.observe_engine(None)
+    for gauge in ("model_resident", "kv_cache_size_tokens", "kv_cache_used_tokens", "num_requests_running"):
+        assert value(metrics, gauge) == 0
+
+
+def test_token_gaps_go_to_their_class(metrics):
+    metrics.observe_token_gap("voice", 0.04)
+    metrics.observe_token_gap("voice", 0.02)
+    metrics.observe_token_gap("coding", 3.0)
+    assert value(metrics, "inter_token_latency_seconds_count", **{"class": "voice"}) == 2
+    assert value(metrics, "inter_token_latency_seconds_bucket", **{"class": "voice", "le": "0.02"}) == 1
+    assert value(metrics, "inter_token_latency_seconds_sum", **{"class": "coding"}) == 3
+
+
+def test_finished_request_is_counted_and_timed_by_class(metrics):
+    metrics.observe_finished(row())
+    voice = {"class": "voice"}
+    assert value(metrics, "requests_total", outcome="stop", **voice) == 1
+    assert value(metrics, "prompt_tokens_total", **voice) == 100
+    assert value(metrics, "prefix_cache_hits_total", **voice) == 64
+    assert value(metrics, "generation_tokens_total", **voice) == 11
+    assert value(metrics, "request_queue_time_seconds_sum", **voice) == 0.2
+    assert value(metrics, "time_to_first_token_seconds_sum", **voice) == 0.5
+    assert value(metrics, "e2e_request_latency_seconds_sum", **voice) == 1.5
+    assert value(metrics, "request_time_per_output_token_seconds_sum", **voice) == pytest.approx(0.1)
+    assert value(metrics, "request_preemptions_sum", **voice) == 1
+
+
+def test_request_that_never_ran_has_no_first_token(metrics):
+    metrics.observe_finished(row(queue_s=None, ttft_s=None, num_output_tokens=0, finish_reason="timeout"))
+    assert value(metrics, "requests_total", outcome="timeout", **{"class": "voice"}) == 1
+    assert not value(metrics, "time_to_first_token_seconds_count", **{"class": "voice"})
+    assert not value(metrics, "request_time_per_output_token_seconds_count", **{"class": "voice"})
+
+
+def test_single_token_has_no_time_per_token(metrics):
+    metrics.observe_finished(row(num_output_tokens=1))
+    assert not value(metrics, "request_time_per_output_token_seconds_count", **{"class": "voice"})
+
+
+def test_rejections_are_counted_by_reason(metrics):
+    metrics.observe_rejected("background", "queue_full")
+    assert value(metrics, "requests_rejected_total", reason="queue_full", **{"class": "background"}) == 1
+
+
+def test_everything_asked_for_is_there_before_the_first_request(metrics):
+    text = metrics.render().decode()
+    for name in ("prefix_cache_hits", "prefix_cache_evictions", "out_of_room", "num_preemptions", "model_resident"):
+        assert f"# HELP homeai_{name}" in text
+
+
+def test_two_daemons_in_one_process_do_not_share_series(metrics):
+    metrics.observe_rejected("voice", "queue_full")
+    assert value(Metrics(), "requests_rejected_total", reason="queue_full", **{"class": "voice"}) is None
