@@ -91,6 +91,7 @@ class ServerConfig(Section):
 class ModelConfig(Section):
     path: FilePath | None = None
     name: Name | None = None
+    aliases: Names = ("default",)
     device: Literal["auto", "cuda", "cpu"] = "auto"
     n_gpu_layers: Annotated[int, Field(ge=-1, le=INT32_MAX)] = -1
     num_threads: Count | None = None

@@ -33,7 +33,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
 
 @systemd_analyze
 def test_service_is_little_exposed() -> None:
-    """2.0 of 10: the network, the GPU and executable memory are what it cannot do without."""
+    """Below 2.0 of 10: the network, the GPU and executable memory are what it cannot do without."""
     security = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager"]
     assess = subprocess.run([*security, UNIT], capture_output=True, text=True)
     assert assess.returncode == 0, assess.stdout

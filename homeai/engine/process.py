@@ -19,7 +19,7 @@ import signal
 import socket
 import time
 
-from homeai import logs
+import homeai.logs
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine
 from homeai.engine.loop import EngineLoop
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--log-format", default="text")
     args = parser.parse_args()
-    logs.setup(args.log_level, args.log_format)
+    homeai.logs.setup(args.log_level, args.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches both: the front end drains
     sock = socket.socket(fileno=args.fd)
     outbox = Outbox(sock)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from homeai.request import Request
 from homeai.scheduling.fairness import FairShare, VirtualCounter
 
-
 Entry = tuple[float, float, str]  # (counter, arrival of the source's head, source)
 
 

@@ -29,7 +29,9 @@ class EngineChild:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # a failed GGML_ASSERT would first run a debugger, which can hang for seconds
-                env=os.environ | {"GGML_NO_BACKTRACE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if config.device == "cpu" else {}),
+                env=os.environ
+                | {"GGML_NO_BACKTRACE": "1"}
+                | ({"CUDA_VISIBLE_DEVICES": ""} if config.device == "cpu" else {}),
             )
         self._sock.sendall(encode_frame(LoadModel(config)))
         self._writer: asyncio.StreamWriter | None = None

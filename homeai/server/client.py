@@ -61,7 +61,7 @@ class Record:
 class TokenEvent(NamedTuple):
     """News of one generation: a token, or its end, or both."""
 
-    index: int  # which generation of the stream
+    choice: int  # which generation of the stream
     token: SampledToken | None
     finish_reason: FinishReason | None
 
@@ -71,7 +71,7 @@ class Stream:
 
     def __init__(self, adds: Sequence[AddRequest], api: str) -> None:
         self.generations = [Generation(add, api) for add in adds]
-        self._index = {add.request_id: i for i, add in enumerate(adds)}
+        self._choice = {add.request_id: i for i, add in enumerate(adds)}
         self._events: deque[TokenEvent] = deque()
         self._error: RequestError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -79,14 +79,14 @@ class Stream:
 
     @property
     def request_ids(self) -> list[str]:
-        return list(self._index)
+        return list(self._choice)
 
     @property
     def num_buffered(self) -> int:
         return len(self._events)
 
     def push(self, request_id: str, token: SampledToken | None, finish_reason: FinishReason | None) -> None:
-        self._events.append(TokenEvent(self._index[request_id], token, finish_reason))
+        self._events.append(TokenEvent(self._choice[request_id], token, finish_reason))
         if finish_reason is not None:
             self._num_open -= 1
         self._notify()
@@ -174,6 +174,11 @@ class EngineClient:
         if request_ids:
             self.supervisor.send(AbortRequests(request_ids))
 
+    async def idle(self) -> None:
+        """Return when nothing is live."""
+        while self._live:
+            await asyncio.sleep(0.05)
+
     def abort_all(self) -> None:
         if self._live:
             self.supervisor.send(AbortRequests(list(self._live)))
@@ -210,7 +215,7 @@ class EngineClient:
         self.last_step = message.stats
         for request_id in message.admitted:
             generation = self._live[request_id].generation
-            generation.started_at = now
+            generation.started_at = now - message.stats.step_s
             self.door.start(generation.add.fairness_class, now)
         for output in message.outputs:
             self._take_output(output, now)

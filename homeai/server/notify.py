@@ -12,6 +12,10 @@ class Notifier:
         self._address = "\0" + address[1:] if address and address.startswith("@") else address
         self.watchdog_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6
 
+    @property
+    def is_active(self) -> bool:
+        return bool(self._address)
+
     def send(self, **fields: str | int) -> None:
         """e.g. `send(READY=1, STATUS="resident")`. Best effort: a lost note is not a reason to fail."""
         if not self._address:

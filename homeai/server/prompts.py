@@ -55,6 +55,12 @@ class ChatMessage:
     content: str | Sequence[Mapping[str, object]] | None = None
     name: str | None = None
 
+    @property
+    def num_chars(self) -> int:
+        """About how much there is to tokenise."""
+        content = self.content or ""
+        return len(content) if isinstance(content, str) else sum(len(str(part.get("text"))) for part in content)
+
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
@@ -129,15 +135,13 @@ class PromptRenderer:
         marked = self._render([*earlier, replace(last, content=last.content + END)], add_generation_prompt=False)
         prompt, mark, _end_of_turn = marked.rpartition(END)
         if not mark:
-            raise InvalidRequest("the chat template leaves out the last message, so it cannot be continued")
+            raise InvalidRequest("the chat template leaves the last message out; it cannot go on", param="messages")
         return prompt.replace(END, "")
 
     def _render(self, turns: Sequence[_Turn], *, add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
                 messages=[_as_dict(turn) for turn in turns],
-                tools=None,
-                documents=None,
                 bos_token=self._tokenizer.bos_text,
                 eos_token=self._tokenizer.eos_text,
                 add_generation_prompt=add_generation_prompt,
@@ -238,9 +242,15 @@ def _compile(source: str, now: Callable[[], datetime.datetime]) -> jinja2.Templa
         raise ConfigError(f"chat template, line {error.lineno}: {error.message}") from error
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
-    """Unlike jinja2's own: no HTML escapes, no ASCII."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike jinja2's own filter this one escapes nothing for HTML; templates pass its options by name."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> None:

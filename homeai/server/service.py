@@ -5,12 +5,13 @@ One object per daemon. It connects the parts; each decision is made by the part 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -51,6 +52,7 @@ class Arrival:
 @dataclass(slots=True)
 class Service:
     config: Config
+    model_file: str
     supervisor: Supervisor
     client: EngineClient
     sources: Sources
@@ -58,11 +60,18 @@ class Service:
     books: Books
     probe: Probe
     text: Text | None = None  # until the vocabulary is loaded
+    is_closing: bool = False
+    _text_loaded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.client.on_finished = self.books.finished
         self.client.on_token_gap = self.books.metrics.observe_token_gap
         self.client.on_step = self.books.stepped
+
+    def open(self, text: Text) -> None:
+        self.text = text
+        self.books.model_name = text.name
+        self._text_loaded.set()
 
     def authenticate(self, caller: Caller) -> Key | None:
         """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given."""
@@ -94,6 +103,7 @@ class Service:
         """Tokenizer and template, once the model is there. Raises `ModelNotFound`, `NotReady`."""
         if self.text is None and self.supervisor.takes_requests:
             await self.supervisor.ensure_ready()
+            await self._text_loaded.wait()
         if self.text is None:
             raise self.supervisor.not_ready()
         if not self.text.knows(model):

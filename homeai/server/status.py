@@ -1,120 +1,125 @@
-"""What the status page, `homeai status` and /api/status show: one snapshot, built from the parts."""
+"""One snapshot of the daemon, built from its parts. Reading it changes nothing."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Final
 
 import msgspec
 
 from homeai import __version__
+from homeai.messages import StepStats
 from homeai.request import WaitReason
+from homeai.scheduling.plan import Mode
 from homeai.server.client import Generation
 from homeai.server.service import Service
 from homeai.server.supervisor import State
+from homeai.status import (
+    BatchStatus,
+    ClassStatus,
+    GPUStatus,
+    KVStatus,
+    LoadStatus,
+    MemoryStatus,
+    ModelStatus,
+    PolicyStatus,
+    RequestProgress,
+    Status,
+    TotalsStatus,
+)
 
-Value = dict[str, object]
-MAX_REQUESTS = 200
+MAX_REQUESTS: Final = 200
+NO_STEP: Final = StepStats(0, Mode.SINGLE, 0, 0, 0, 0, 0, 0.0, 0.0, 0, False)
 
-_started_at = time.monotonic()
+_started_at: Final = time.monotonic()
 
 
-def status(service: Service) -> Value:
-    """JSON-ready. Reading it changes nothing."""
-    config, step = service.config, service.client.last_step
+def snapshot(service: Service) -> Status:
+    step = service.client.last_step or NO_STEP
     live = service.client.live
-    scheduler = config.scheduler
-    return {
-        "version": __version__,
-        "state": service.supervisor.state,
-        "load": msgspec.to_builtins(service.supervisor.progress),
-        "failure": service.supervisor.failure,
-        "uptime_s": time.monotonic() - _started_at,
-        "model": _model(service),
-        "memory": _memory(service),
-        "kv": {"used": step.kv_used if step else 0, "total": scheduler.kv_cells},
-        "batch": {
-            "mode": step.mode if step else ("continuous" if scheduler.mode == "continuous" else "single"),
-            "step": step.step if step else 0,
-            "num_running": step.num_running if step else 0,
-            "num_waiting": step.num_waiting if step else 0,
-            "max_num_seqs": scheduler.max_num_seqs,
-            "num_decode_tokens": step.num_decode_tokens if step else 0,
-            "num_prefill_tokens": step.num_prefill_tokens if step else 0,
-            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-            "step_s": step.step_s if step else 0.0,
-            "host_s": step.host_s if step else 0.0,
-        },
-        "policy": {
-            "mode": scheduler.mode,
-            "chunked_prefill": scheduler.chunked_prefill,
-            "max_chunk_tokens": scheduler.max_chunk_tokens,
-            "auth": config.server.auth,
-        },
-        "classes": _classes(service, live),
-        "requests": [_request(g, service.supervisor.state) for g in live[:MAX_REQUESTS]],
-        "totals": msgspec.to_builtins(service.books.totals),
-    }
+    progress = service.supervisor.progress
+    scheduler = service.config.scheduler
+    return Status(
+        version=__version__,
+        state=service.supervisor.state,
+        load=LoadStatus(progress.stage, progress.fraction) if progress else None,
+        failure=service.supervisor.failure,
+        uptime_s=time.monotonic() - _started_at,
+        model=_model(service),
+        memory=_memory(service),
+        kv=KVStatus(step.kv_used, scheduler.kv_cells),
+        batch=BatchStatus(
+            mode=step.mode,
+            step=step.step,
+            num_running=step.num_running,
+            num_waiting=step.num_waiting,
+            max_num_seqs=scheduler.max_num_seqs,
+            num_decode_tokens=step.num_decode_tokens,
+            num_prefill_tokens=step.num_prefill_tokens,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            step_s=step.step_s,
+            host_s=step.host_s,
+        ),
+        policy=PolicyStatus(
+            scheduler.mode, scheduler.chunked_prefill, scheduler.max_chunk_tokens, service.config.server.auth
+        ),
+        classes=_classes(service, live),
+        requests=[_request(generation, service.supervisor.state) for generation in live[:MAX_REQUESTS]],
+        totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
+    )
 
 
-def _model(service: Service) -> Value:
+def _model(service: Service) -> ModelStatus:
     text, ready = service.text, service.supervisor.ready
-    path = service.config.model.path
-    return {
-        "name": text.name if text else None,
-        "file": path.name if path else None,
-        "size_bytes": ready.model_bytes if ready else None,
-        "device": ready.device if ready else None,
-        "max_model_len": text.max_model_len if text else None,
-        "template": text.template_kind if text else None,
-        "load_s": ready.load_s if ready else None,
-    }
+    return ModelStatus(
+        name=text.name if text else None,
+        file=service.model_file,
+        size_bytes=ready.model_bytes if ready else None,
+        device=ready.device if ready else None,
+        max_model_len=text.max_model_len if text else None,
+        template=text.template_kind if text else None,
+        load_s=ready.load_s if ready else None,
+    )
 
 
-def _memory(service: Service) -> Value:
+def _memory(service: Service) -> MemoryStatus:
     ready, pid = service.supervisor.ready, service.supervisor.engine_pid
-    memory = service.probe.memory()
-    return {
-        "model_bytes": ready.model_bytes if ready else 0,
-        "kv_bytes": ready.kv_bytes if ready else 0,
-        "engine_rss_bytes": service.probe.rss_bytes(pid) if pid else 0,
-        "server_rss_bytes": service.probe.rss_bytes(),
-        "total_bytes": memory.total_bytes,
-        "available_bytes": memory.available_bytes,
-        "gpu": msgspec.to_builtins(service.probe.gpu()),
-    }
+    memory, gpu = service.probe.memory(), service.probe.gpu()
+    return MemoryStatus(
+        model_bytes=ready.model_bytes if ready else 0,
+        kv_bytes=ready.kv_bytes if ready else 0,
+        engine_rss_bytes=service.probe.rss_bytes(pid) if pid else 0,
+        server_rss_bytes=service.probe.rss_bytes(),
+        total_bytes=memory.total_bytes,
+        available_bytes=memory.available_bytes,
+        gpu=msgspec.convert(gpu, GPUStatus, from_attributes=True) if gpu else None,
+    )
 
 
-def _classes(service: Service, live: list[Generation]) -> list[Value]:
+def _classes(service: Service, live: list[Generation]) -> list[ClassStatus]:
     running = Counter(g.add.fairness_class for g in live if g.started_at is not None)
     waiting = Counter(g.add.fairness_class for g in live if g.started_at is None)
     return [
-        {
-            "name": name,
-            "weight": fairness_class.weight,
-            "running": running[name],
-            "waiting": waiting[name],
-            "max_waiting": fairness_class.max_waiting,
-            "queue_timeout_s": fairness_class.queue_timeout_s,
-        }
-        for name, fairness_class in service.config.classes.items()
+        ClassStatus(name, c.weight, running[name], waiting[name], c.max_waiting, c.queue_timeout_s)
+        for name, c in service.config.classes.items()
     ]
 
 
-def _request(generation: Generation, state: State) -> Value:
+def _request(generation: Generation, state: State) -> RequestProgress:
     add, progress = generation.add, generation.progress
     wait_reason = progress.wait_reason if progress else None
     if state is not State.RESIDENT and generation.started_at is None:
         wait_reason = WaitReason.NOT_RESIDENT
-    return {
-        "id": add.request_id,
-        "source": add.source,
-        "class": add.fairness_class,
-        "status": progress.status if progress else "waiting",
-        "wait_reason": wait_reason,
-        "num_prompt_tokens": len(add.prompt_token_ids),
-        "num_computed_tokens": progress.num_computed_tokens if progress else 0,
-        "num_output_tokens": generation.num_output_tokens,
-        "max_tokens": add.sampling.max_tokens,
-        "age_s": time.monotonic() - add.arrival_at,
-    }
+    return RequestProgress(
+        id=add.request_id,
+        source=add.source,
+        fairness_class=add.fairness_class,
+        status=progress.status if progress else "waiting",
+        wait_reason=wait_reason,
+        num_prompt_tokens=len(add.prompt_token_ids),
+        num_computed_tokens=progress.num_computed_tokens if progress else 0,
+        num_output_tokens=generation.num_output_tokens,
+        max_tokens=add.sampling.max_tokens,
+        age_s=time.monotonic() - add.arrival_at,
+    )

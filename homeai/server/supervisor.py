@@ -109,9 +109,17 @@ class Supervisor:
         self._set_state(State.LOADING)
         self._child = EngineChild(self._config, log_level=self._log_options[0], log_format=self._log_options[1])
 
-    def start(self) -> None:
-        """Begin to supervise, in the running event loop."""
+    def start(self) -> asyncio.Task[None]:
+        """Begin to supervise, in the running event loop; the task ends with `stop`, or by a bug."""
         self._task = asyncio.create_task(self._run(), name="supervisor")
+        return self._task
+
+    def give_up(self, reason: str) -> None:
+        """The model can not be served for a reason that lies outside the child."""
+        if self.state is not State.FAILED:
+            self._fail(reason)
+            if self._child is not None:
+                self._child.kill()
 
     def drain(self) -> None:
         """Nothing new is to come; what is live goes on."""
@@ -125,7 +133,7 @@ class Supervisor:
             self._child.send(Shutdown())
             await self._child.wait()
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
         self._set_state(State.STOPPED)
 
     async def _run(self) -> None:
@@ -152,7 +160,7 @@ class Supervisor:
                 self._take(message)
         exit_code = await child.wait()
         self._child = None
-        if not self._stopping:
+        if not self._stopping and self.state is not State.FAILED:
             await self._after_death(last_words, exit_code)
 
     def _take(self, message: Up) -> None:
@@ -183,10 +191,7 @@ class Supervisor:
         self.ready = None
         self._unsent.clear()
         if (last_words is not None and last_words.fatal) or len(self._deaths) > self._residency.max_restarts:
-            self.failure = reason
-            log.error("the model cannot be served: %s", reason)
-            self._set_state(State.FAILED)
-            self.on_lost(self.not_ready())
+            self._fail(reason)
             return
         log.error("the engine died (%s); restarting", reason)
         self.on_lost(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
@@ -196,6 +201,12 @@ class Supervisor:
         self.num_restarts += 1
         self._set_state(State.LOADING)
         await asyncio.sleep(BACKOFF_S[min(len(self._deaths), len(BACKOFF_S)) - 1])
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        log.error("the model cannot be served: %s", reason)
+        self._set_state(State.FAILED)
+        self.on_lost(self.not_ready())
 
     async def _watch(self) -> None:
         """A child that says nothing for too long is hung: end it, and `_follow_child` sees it end."""

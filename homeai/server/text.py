@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config
-from homeai.errors import PromptTooLong
+from homeai.errors import InvalidRequest, PromptTooLong
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import ChatMessage, PromptRenderer
 
@@ -22,11 +22,11 @@ INLINE_CHARS = 2048  # tokenised in less time than a thread takes to answer
 class Text:
     """Shared by all API families. Long texts are tokenised in threads: 1 MB takes a second or two."""
 
-    def __init__(self, vocabulary: Vocabulary, renderer: PromptRenderer, config: Config) -> None:
+    def __init__(self, name: str, vocabulary: Vocabulary, renderer: PromptRenderer, config: Config) -> None:
         self._vocabulary = vocabulary
         self._renderer = renderer
         self._threads = ThreadPoolExecutor(2, "tokenize")
-        self.name = config.model.name or vocabulary.name
+        self.name = config.model.name or name
         self.aliases = config.model.aliases
         model_length = config.scheduler.max_model_len or vocabulary.n_ctx_train
         self.max_model_len = min(model_length, config.scheduler.kv_cells)
@@ -39,11 +39,11 @@ class Text:
         vocabulary = Vocabulary.load(path)
         template = config.model.chat_template
         source = template.read_text(encoding="utf-8") if template else vocabulary.chat_template
-        return cls(vocabulary, PromptRenderer(vocabulary, source), config)
+        return cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
 
     @property
     def template_kind(self) -> str:
-        return "chat template" if self._renderer.has_template else "plain transcript"
+        return "plain transcript" if self._renderer.default_stop else "chat template"
 
     @property
     def default_stop(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Text:
         return not name or name == self.name or name in self.aliases or "*" in self.aliases
 
     async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        size = sum(len(message.text) for message in messages)
+        size = sum(message.num_chars for message in messages)
         return await self._fitting(size, lambda: self._renderer.encode(messages), param="messages")
 
     async def encode_prompt(self, prompt: str) -> list[int]:
@@ -67,8 +67,23 @@ class Text:
     def is_end(self, token_id: int) -> bool:
         return token_id in self._vocabulary.end_token_ids
 
+    def token_text(self, token_id: int) -> str:
+        """A token by itself, control tokens too, for log-probabilities."""
+        return self._vocabulary.text(token_id)
+
     def piece(self, token_id: int) -> bytes:
         return self._vocabulary.piece(token_id)
+
+    def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
+        """Ids from outside: each must exist, and they must fit."""
+        if not token_ids:
+            raise InvalidRequest("the prompt is empty: at least one token is needed", param=param)
+        for token_id in token_ids:
+            if not 0 <= token_id < self.num_vocab_tokens:
+                raise InvalidRequest(
+                    f"token {token_id} does not exist; the vocabulary is 0 to {self.num_vocab_tokens - 1}", param=param
+                )
+        self.check_length(len(token_ids), param=param)
 
     def check_length(self, num_prompt_tokens: int, *, param: str) -> None:
         """A prompt needs room for at least one token after it."""
@@ -80,5 +95,5 @@ class Text:
             token_ids = encode()
         else:
             token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
-        self.check_length(len(token_ids), param=param)
+        self.check_token_ids(token_ids, param=param)
         return token_ids

@@ -29,7 +29,8 @@ KV_TYPE_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 # ---- llama.cpp's log, routed by level --------------------------------------------------------------
 
-_LEVELS: Final = {1: logging.DEBUG, 2: logging.WARNING, 3: logging.ERROR, 4: logging.DEBUG}
+# ggml_log_level; its INFO is hundreds of lines per load
+_LEVELS: Final = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _recent_errors: deque[str] = deque(maxlen=8)  # llama.cpp explains a failed load only in its log
 _partial: list[str] = []
 _partial_level = logging.DEBUG
@@ -231,7 +232,9 @@ class Batch:
     def clear(self) -> None:
         self.num_tokens = 0
 
-    def add(self, seq_id: int, start: int, tokens: npt.NDArray[np.int32] | Sequence[int], *, wants_logits: bool) -> None:
+    def add(
+        self, seq_id: int, start: int, tokens: npt.NDArray[np.int32] | Sequence[int], *, wants_logits: bool
+    ) -> None:
         """Append `tokens` at positions start… of `seq_id`; logits are wanted for the last one only."""
         first, end = self.num_tokens, self.num_tokens + len(tokens)
         assert end <= self.capacity, f"{end} tokens do not fit a batch of {self.capacity}"

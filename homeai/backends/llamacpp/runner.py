@@ -168,5 +168,7 @@ def resolve_device(wanted: str) -> str:
     if supports_gpu():
         return "cuda"
     if wanted == "cuda":
-        raise ModelLoadError("model.device is cuda, but llama.cpp sees no GPU (was it built with CUDA? is the driver up?)")
+        raise ModelLoadError(
+            "model.device is cuda, but llama.cpp sees no GPU (was it built with CUDA? is the driver up?)"
+        )
     return "cpu"

@@ -28,7 +28,6 @@ _HTML_TAG: Final = re.compile(
     r"</?(?:a|b|blockquote|body|caption|code|div|em|footer|h[1-6]|html|i|iframe|img|li|ol|p|pre|s|span|strong|sub"
     r"|sup|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
 )
-_MAX_SPECIAL_LENGTH: Final = 64  # longer ones are recognised by their beginning: bounds the nesting of the regex
 
 
 class Vocabulary:
@@ -43,7 +42,7 @@ class Vocabulary:
         self._vocab = vocab = model.vocab
         self._pieces: dict[int, bytes] = {}
         self.name = model.meta("general.name") or model.path.stem
-        self.n_ctx_train = model.n_ctx_train
+        self.n_ctx_train = _context_length(model)
         self.chat_template = model.chat_template
         self.num_tokens = vocab.n_tokens
         self.end_token_ids = vocab.end_token_ids()
@@ -51,6 +50,8 @@ class Vocabulary:
         self.eos_text = self.text(vocab.eos) if vocab.eos >= 0 else ""
         self.control_texts = frozenset(self._control_texts())
         self._first_of_special = _first_characters(self.control_texts)
+        self._beginnings = frozenset(text[:n] for text in self.control_texts for n in range(1, len(text)))
+        self._beginning_lengths = range(1, 1 + max(map(len, self._beginnings), default=0))
         self._adds_space = self._starts_with_space()
 
     @classmethod
@@ -79,9 +80,13 @@ class Vocabulary:
     def escape(self, text: str) -> str:
         """Text from outside, made safe to stand in a prompt; what cannot be text becomes U+FFFD.
 
-        A special text that is only begun at the very end gets its mark too: the next string may complete it.
+        A special text that is only begun where the text ends gets a mark there: what follows may complete it.
         """
-        return self._first_of_special.sub(rf"\g<0>{BREAK}", _NOT_TEXT.sub("\ufffd", text))
+        marked = self._first_of_special.sub(rf"\g<0>{BREAK}", _NOT_TEXT.sub("\ufffd", text))
+        return marked + BREAK if self._ends_in_beginning(marked) else marked
+
+    def _ends_in_beginning(self, text: str) -> bool:
+        return any(text[-length:] in self._beginnings for length in self._beginning_lengths)
 
     def encode(self, rendered: str) -> list[int]:
         """A prompt that we wrote around escaped text: special texts outside of marks become control tokens."""
@@ -131,34 +136,39 @@ class Vocabulary:
         return self._vocab.piece(token_ids[0], special=True).startswith(b" ") if token_ids else False
 
 
+def _context_length(model: Model) -> int:
+    """Tokens that the model was trained for, 0 if unsaid; llama.cpp reads it only along with the weights."""
+    return int(model.meta(f"{model.meta('general.architecture')}.context_length") or 0)
+
+
 def _is_ordinary(text: str) -> bool:
     """Text that people write, given a token of its own: blanks, a word or letter, a plain HTML tag."""
     return text.isspace() or text.isalnum() or _HTML_TAG.fullmatch(text) is not None
 
 
 def _first_characters(special_texts: Iterable[str]) -> re.Pattern[str]:
-    """Matches the first character of each special text, and of one that the input's end cuts short.
+    """Matches the first character of each special text, wherever it stands.
 
     Digits stand for any number (`<unused17>`): thousands of texts become a handful, at the price of breaking
     `<unused99999>` too. A text of one character cannot be broken up; no vocabulary has such a control token.
     """
     breakable = [symbols for symbols in map(_symbols, sorted(special_texts)) if len(symbols) > 1]
-    branches = [f"{first}(?={_continuation(rests)})" for first, rests in _by_first(breakable).items()]
+    branches = [f"{first}(?={_any_of(rests)})" for first, rests in _by_first(breakable).items()]
     return re.compile("|".join(branches) or "(?!)")
 
 
 def _symbols(text: str) -> list[str]:
     """The text as regex atoms: one per character, or per run of digits."""
-    atoms: list[str] = re.findall(r"[0-9]+|[^0-9]", text)[:_MAX_SPECIAL_LENGTH]
+    atoms: list[str] = re.findall(r"[0-9]+|[^0-9]", text)
     return ["[0-9]++" if atom.isdigit() else re.escape(atom) for atom in atoms]
 
 
-def _continuation(rests: Sequence[list[str]]) -> str:
-    """A regex for any of `rests`, sharing their beginnings so that each character of a text is looked at once."""
-    if [] in rests:
+def _any_of(sequences: Sequence[list[str]]) -> str:
+    """A regex for any of `sequences`, sharing their beginnings so that a text's characters are looked at once."""
+    if [] in sequences:
         return ""
-    branches = [first + _continuation(others) for first, others in _by_first(rests).items()]
-    return "(?:" + "|".join([r"\Z", *branches]) + ")"
+    branches = [first + _any_of(rests) for first, rests in _by_first(sequences).items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 def _by_first(sequences: Iterable[list[str]]) -> dict[str, list[list[str]]]:

@@ -20,10 +20,10 @@ const WAITS = {
 };
 
 const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed" };
-const ACCESS = { none: "no key needed", loopback: "this machine only", keys: "API key needed" };
+const ACCESS = { none: "no key needed", auto: "API key, except on this machine", keys: "API key" };
 const ORDER = { running: 0, preempted: 1, waiting: 2 };
 
-const QUIET_MS = 15000; // silence after which the connection is tried
+const QUIET_MS = 15000; // an idle server still speaks every five seconds
 const RETRY_MS = 3000;
 const MAX_SEATS_DRAWN = 64;
 
@@ -49,6 +49,7 @@ function duration(seconds) {
 
 const milliseconds = (seconds) => (seconds == null ? "–" : `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`);
 const percent = (fraction) => `${Math.round(fraction * 100)} %`;
+const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const share = (part, whole) => (whole > 0 ? Math.min(Math.max(part / whole, 0), 1) : 0);
 
 // ---- the page ----
@@ -103,7 +104,7 @@ function drawState(status) {
 
 function headline(status, says) {
   if (status.failure) return status.failure;
-  if (status.load) return `${says} ${status.load.stage}, ${percent(status.load.fraction)}.`;
+  if (status.load) return `${capitalised(status.load.stage)}, ${percent(status.load.fraction)}`;
   if (status.state !== "resident") return says;
   return `${status.model.name} is loaded on ${deviceName(status)} and ready. Up ${duration(status.uptime_s)}.`;
 }
@@ -138,8 +139,8 @@ function drawSeats(status) {
 
 function drawContext({ kv }) {
   put("kv-used", num(kv.used));
-  put("kv-total", `of ${num(kv.total)} tokens`);
-  put("kv-note", `${percent(share(kv.used, kv.total))} full`);
+  put("kv-total", kv.total ? `of ${num(kv.total)} tokens` : "tokens");
+  put("kv-note", kv.total ? `${percent(share(kv.used, kv.total))} full` : "Comes with the model");
   fill(byId("kv-bar"), share(kv.used, kv.total));
 }
 
@@ -177,11 +178,8 @@ function drawRequests(status) {
 function drawGroup(element, status, name) {
   const requests = status.requests.filter((request) => request.class === name);
   requests.sort((a, b) => ORDER[a.status] - ORDER[b.status] || a.source.localeCompare(b.source) || b.age_s - a.age_s);
-  const running = requests.filter((request) => request.status === "running").length;
-  const entry = status.classes.find((candidate) => candidate.name === name);
   element.dataset.tone = tone(status, name);
   write(field(element, "name"), name);
-  write(field(element, "counts"), `${num(entry?.running ?? running)} running, ${num(entry?.waiting ?? requests.length - running)} waiting`);
   reconcile(field(element, "list"), byId("request-row"), requests, (request) => request.id, (row, request) =>
     drawRequest(row, status, request),
   );
@@ -265,64 +263,95 @@ function drawTotals(totals) {
 
 // ---- the connection ----
 
-let events = null;
-let retry = 0;
+const KEY = "homeai-key"; // in localStorage, so that a phone need not ask again
+let connection = new AbortController();
 let heardAt = 0; // ms since the epoch
+
+class KeyNeeded extends Error {}
+
+function show(state, words) {
+  document.documentElement.dataset.connection = state;
+  put("connection", words);
+  byId("stale").hidden = state !== "lost";
+  byId("key-form").hidden = state !== "locked";
+}
 
 function heard(status) {
   heardAt = Date.now();
-  document.documentElement.dataset.connection = "live";
-  byId("stale").hidden = true;
-  put("connection", "Live");
+  show("live", "Live");
   draw(status);
 }
 
 function lost() {
-  document.documentElement.dataset.connection = "lost";
   const since = heardAt ? ` This is how it was at ${new Date(heardAt).toLocaleTimeString()}.` : "";
-  put("connection", "Disconnected");
   put("stale", `Disconnected, retrying.${since}`);
-  byId("stale").hidden = false;
+  show("lost", "Disconnected");
 }
 
-async function ask() {
-  const response = await fetch("api/status", { cache: "no-store", signal: AbortSignal.timeout(5000) });
-  if (!response.ok) throw new Error(`status ${response.status}`);
-  heard(await response.json());
+function locked() {
+  put("state", "Key needed");
+  put("headline", localStorage.getItem(KEY) ? "This key is not accepted." : "This server shows its status to holders of an API key.");
+  show("locked", "Not signed in");
 }
 
-function listen() {
-  events?.close();
-  clearTimeout(retry);
-  events = new EventSource("api/status/events");
-  events.onmessage = (event) => heard(JSON.parse(event.data));
-  events.onerror = () => {
-    lost();
-    // After a refusal the browser does not try again by itself.
-    if (events.readyState === EventSource.CLOSED) retry = setTimeout(listen, RETRY_MS);
-  };
+async function get(path, signal) {
+  const key = localStorage.getItem(KEY);
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const response = await fetch(path, { cache: "no-store", headers, signal });
+  if (response.status === 401) throw new KeyNeeded();
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response;
 }
 
-// A hidden page holds no connection: browsers allow only six to a server.
-function start() {
-  if (document.hidden) {
-    events?.close();
-    clearTimeout(retry);
-    return;
+// Server-sent events by fetch, because EventSource cannot send a key. Returns when the server ends the stream.
+async function follow(signal) {
+  heard(await (await get("api/status", signal)).json());
+  const response = await get("api/status/events", signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    const last = parts.findLast((part) => part.startsWith("data:"));
+    if (last) heard(JSON.parse(last.slice("data:".length)));
   }
-  ask().catch(lost);
-  listen();
 }
 
-// A cable that was pulled says nothing: after a silence, ask.
+// One connection at a time, and none for a hidden page: browsers allow only six to a server.
+async function start() {
+  connection.abort();
+  connection = new AbortController();
+  const { signal } = connection;
+  while (!document.hidden && !signal.aborted) {
+    try {
+      await follow(signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof KeyNeeded) return locked();
+      console.warn(error);
+    }
+    if (!signal.aborted) lost();
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+  }
+}
+
+// A cable that was pulled says nothing: after a silence, start over.
 function checkSilence() {
-  if (document.hidden || Date.now() - heardAt < QUIET_MS) return;
-  ask().catch(() => {
-    lost();
-    listen();
-  });
+  const isLocked = document.documentElement.dataset.connection === "locked";
+  if (document.hidden || isLocked || Date.now() - heardAt < QUIET_MS) return;
+  lost();
+  start();
 }
 
+function takeKey(event) {
+  event.preventDefault();
+  localStorage.setItem(KEY, byId("key").value.trim());
+  start();
+}
+
+byId("key-form").addEventListener("submit", takeKey);
 document.addEventListener("visibilitychange", start);
 setInterval(checkSilence, QUIET_MS);
 start();

@@ -1,0 +1,177 @@
+"""The `homeai` command. Each subcommand imports what it needs, when it needs it: `--help` stays fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from homeai import __version__
+from homeai.errors import ConfigError, HomeAIError
+
+if TYPE_CHECKING:
+    from homeai.config import Config
+    from homeai.keys import KeyStore
+
+app = typer.Typer(help="One resident language model for a whole home.", no_args_is_help=True, add_completion=False)
+config_app = typer.Typer(help="Settings.", no_args_is_help=True)
+keys_app = typer.Typer(help="API keys, one per device or person.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(keys_app, name="keys")
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file, as config.example.yaml.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where models, ledger and keys live.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting.")]
+UrlOption = Annotated[str, typer.Option("--url", envvar="HOMEAI_URL", help="The running daemon.")]
+KeyOption = Annotated[str | None, typer.Option("--key", envvar="HOMEAI_API_KEY", help="API key, if it wants one.")]
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+
+
+def main() -> None:
+    """Run, and turn the errors that people make into one line and an exit code."""
+    try:
+        app()
+    except ConfigError as error:
+        sys.exit(_complain(str(error), 2))
+    except HomeAIError as error:
+        sys.exit(_complain(str(error), 1))
+
+
+def _complain(message: str, exit_code: int) -> int:
+    print(f"homeai: {message}", file=sys.stderr)
+    return exit_code
+
+
+def _load(path: Path | None, data_dir: Path | None, settings: list[str] | None, **flags: object) -> Config:
+    from homeai import config
+
+    overrides = [(key, str(value)) for key, value in flags.items() if value is not None]
+    if data_dir is not None:
+        overrides.append(("data_dir", str(data_dir)))
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}: needs the form section.key=value")
+        overrides.append((key, value))
+    return config.load(path, env=os.environ, overrides=overrides)
+
+
+# ---- serve ---------------------------------------------------------------------------------------------
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A GGUF file; without it the small default model.")] = None,
+    data_dir: DataDirOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Run the daemon."""
+    from homeai.logs import setup
+    from homeai.server import launch
+
+    flags: dict[str, object] = {"server.host": host, "server.port": port, "model.path": model}
+    loaded = _load(config, data_dir, settings, **flags)
+    setup(loaded.server.log_level, loaded.server.log_format)
+    raise typer.Exit(launch.serve(loaded, loaded.model.path or _default_model(loaded)))
+
+
+def _default_model(config: Config) -> Path:
+    """Put together on first use, with a progress bar for people."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from homeai import default_model
+
+    columns = TextColumn("preparing the default model"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        return default_model.ensure(config.data_dir, lambda fraction: bar.update(task, completed=fraction))
+
+
+# ---- looking and talking -------------------------------------------------------------------------------
+
+
+@app.command()
+def status(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
+    """What is resident, who is queued and why."""
+    from rich.console import Console
+
+    from homeai import console
+
+    Console().print(console.render(console.DaemonClient(url, key).status()))
+
+
+@app.command()
+def chat(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
+    """Talk to the model in the terminal."""
+    from rich.console import Console
+
+    from homeai import console
+
+    console.chat(console.DaemonClient(url, key), Console())
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+# ---- settings and keys ---------------------------------------------------------------------------------
+
+
+@config_app.command("check")
+def config_check(config: ConfigOption = None, data_dir: DataDirOption = None, settings: SetOption = None) -> None:
+    """Say whether the settings can be used; exit code 2 and one line if not."""
+    _load(config, data_dir, settings)
+    print("the settings are fine")
+
+
+@keys_app.command("add")
+def keys_add(
+    name: Annotated[str, typer.Argument(help="Who will use it, e.g. living-room-tablet.")],
+    fairness_class: Annotated[str | None, typer.Option("--class", help="Fairness class of its requests.")] = None,
+    trusted: Annotated[bool, typer.Option(help="May say for whom it asks (X-HomeAI-Source).")] = False,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Make a key. It is shown this once; only its hash is kept."""
+    loaded = _load(config, data_dir, None)
+    if fairness_class is not None and fairness_class not in loaded.classes:
+        raise ConfigError(f"--class {fairness_class}: allowed are {', '.join(loaded.classes)}")
+    print(_key_store(loaded).add(name, fairness_class, trusted))
+
+
+@keys_app.command("list")
+def keys_list(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+    """Names and classes of the keys."""
+    from datetime import datetime
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "class", "trusted", "made", box=None, header_style="dim")
+    for key in _key_store(_load(config, data_dir, None)).list():
+        made = datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M")
+        table.add_row(key.name, key.fairness_class or "default", "yes" if key.trusted else "no", made)
+    Console().print(table)
+
+
+@keys_app.command("revoke")
+def keys_revoke(name: str, config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+    """End a key, at once."""
+    _key_store(_load(config, data_dir, None)).revoke(name)
+    print(f"the key {name} is revoked")
+
+
+def _key_store(config: Config) -> KeyStore:
+    from homeai.keys import KeyStore
+
+    return KeyStore(config.ledger_path)

@@ -1,0 +1,201 @@
+"""What the commands show in a terminal: the status, and a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from homeai.errors import HomeAIError
+from homeai.status import RequestProgress, Status
+
+STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow"}
+GIB = 2**30
+
+
+class DaemonClient:
+    """The running daemon, as a command sees it. Raises `HomeAIError` with a sentence for people."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._url = url
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(10, read=None))
+
+    def status(self) -> Status:
+        try:
+            response = self._http.get("/api/status", timeout=10)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        _check(response)
+        return msgspec.json.decode(response.content, type=Status)
+
+    def chat(self, messages: list[dict[str, str]]) -> Iterator[str]:
+        """The answer as it is generated."""
+        body = {"messages": messages, "stream": True}
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                _check(response)
+                yield from _texts(response.iter_lines())
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> HomeAIError:
+        return HomeAIError(f"no daemon answers at {self._url}: {error} (is `homeai serve` running?)")
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+class _Delta(msgspec.Struct):
+    content: str = ""
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: _Error | None = None
+
+
+def _check(response: httpx.Response) -> None:
+    if response.status_code == 200:
+        return
+    try:
+        message = msgspec.json.decode(response.content, type=_ErrorBody).error.message
+    except msgspec.MsgspecError:
+        message = f"HTTP {response.status_code}"
+    raise HomeAIError(message)
+
+
+def _texts(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        chunk = msgspec.json.decode(line[6:], type=_Chunk)
+        if chunk.error is not None:
+            raise HomeAIError(chunk.error.message)
+        for choice in chunk.choices:
+            yield choice.delta.content
+
+
+# ---- status --------------------------------------------------------------------------------------------
+
+
+def render(status: Status) -> RenderableType:
+    """The same facts as the status page."""
+    return Group(_facts(status), _classes(status), _requests(status))
+
+
+def _facts(status: Status) -> Table:
+    model, memory, kv, batch, policy = status.model, status.memory, status.kv, status.batch, status.policy
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    state = Text(status.state, style=STATE_STYLES.get(status.state, "cyan"))
+    if status.load is not None:
+        state.append(f"  {status.load.stage} {status.load.fraction:.0%}")
+    if status.failure:
+        state.append(f"  {status.failure}", style="red")
+    table.add_row("state", state)
+    table.add_row(
+        "model", f"{model.name or model.file} on {model.device or '–'}, up to {model.max_model_len or 0:,} tokens"
+    )
+    table.add_row(
+        "memory",
+        f"weights {memory.model_bytes / GIB:.1f} GiB, KV {memory.kv_bytes / GIB:.1f} GiB, "
+        f"engine {memory.engine_rss_bytes / GIB:.1f} GiB; free {memory.available_bytes / GIB:.1f} GiB",
+    )
+    if memory.gpu is not None:
+        gpu = memory.gpu
+        used = f"{gpu.used_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB"
+        table.add_row("GPU", f"{gpu.name}: {used}, {gpu.utilisation:.0%} busy")
+    table.add_row("KV", f"{kv.used:,} of {kv.total:,} tokens")
+    table.add_row(
+        "batch",
+        f"{batch.num_running} of {batch.max_num_seqs} running, {batch.num_waiting} waiting; "
+        f"last step {batch.num_decode_tokens} decode + {batch.num_prefill_tokens} prefill tokens "
+        f"in {batch.step_s * 1e3:.0f} ms ({batch.host_s * 1e3:.1f} ms host)",
+    )
+    chunks = f"chunks of {policy.max_chunk_tokens}" if policy.chunked_prefill else "whole prompts"
+    table.add_row("mode", f"{batch.mode} (policy {policy.mode}, {chunks}, auth {policy.auth})")
+    totals = status.totals
+    table.add_row(
+        "since start",
+        f"{totals.finished} finished, {totals.rejected} rejected, {totals.failed} failed, "
+        f"{totals.preemptions} preemptions, {totals.out_of_room} steps out of room",
+    )
+    return table
+
+
+def _classes(status: Status) -> Table:
+    table = Table(
+        "class", "weight", "running", "waiting", "max waiting", "queue time-out", box=None, header_style="dim"
+    )
+    for c in status.classes:
+        row = (c.name, f"{c.weight:g}", str(c.running), str(c.waiting), str(c.max_waiting), f"{c.queue_timeout_s:g} s")
+        table.add_row(*row)
+    return table
+
+
+def _requests(status: Status) -> RenderableType:
+    if not status.requests:
+        return Text("nobody is asking right now", style="dim")
+    table = Table("source", "class", "status", "prompt", "output", "age", box=None, header_style="dim")
+    for request in status.requests:
+        table.add_row(request.source, request.fairness_class, *_progress(request))
+    return table
+
+
+def _progress(request: RequestProgress) -> tuple[str, str, str, str]:
+    why = f" ({request.wait_reason.replace('_', ' ')})" if request.wait_reason else ""
+    return (
+        request.status + why,
+        f"{min(request.num_computed_tokens, request.num_prompt_tokens)}/{request.num_prompt_tokens}",
+        f"{request.num_output_tokens}/{request.max_tokens}",
+        f"{request.age_s:.0f} s",
+    )
+
+
+# ---- chat ----------------------------------------------------------------------------------------------
+
+
+def chat(daemon: DaemonClient, console: Console) -> None:
+    """Talk until end of input. The whole conversation is sent each time."""
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            question = console.input("[bold cyan]You:[/] ")
+        except (EOFError, KeyboardInterrupt):
+            console.print()
+            return
+        if not question.strip():
+            continue
+        messages.append({"role": "user", "content": question})
+        answer = _answer(daemon, messages, console)
+        messages.append({"role": "assistant", "content": answer})
+
+
+def _answer(daemon: DaemonClient, messages: list[dict[str, str]], console: Console) -> str:
+    """Prints the answer as it comes; Ctrl-C ends it, and only it."""
+    parts: list[str] = []
+    try:
+        for text in daemon.chat(messages):
+            parts.append(text)
+            console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print(" …", end="")
+    console.print()
+    return "".join(parts)

@@ -1,0 +1,205 @@
+"""Answers of /v1/chat/completions and /v1/completions: whole objects, stream chunks, usage, log-probabilities."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from homeai.errors import RequestError
+from homeai.request import FinishReason, SampledToken
+from homeai.server.answers import error_body
+from homeai.server.client import Generation
+from homeai.server.reply import Piece
+from homeai.server.text import Text
+
+Value = dict[str, object]
+
+DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b":\n\n"
+REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+def event(data: Value) -> bytes:
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def error_event(error: RequestError) -> bytes:
+    """After the first byte an error can only be an event; SDKs raise on it."""
+    return event(error_body(error))
+
+
+def usage(generations: Sequence[Generation], *, num_choices_per_prompt: int) -> Value:
+    """A prompt counts once, however many choices were drawn for it."""
+    num_prompt = sum(len(g.add.prompt_token_ids) for g in generations[::num_choices_per_prompt])
+    num_output = sum(g.num_output_tokens for g in generations)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_output,
+        "total_tokens": num_prompt + num_output,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def timings(generation: Generation) -> Value:
+    """llama-server's object: what this generation took, in milliseconds."""
+    first, last = generation.first_token_at, generation.last_token_at
+    started = generation.started_at
+    prompt_s = first - started if first is not None and started is not None else 0.0
+    predicted_s = last - first if first is not None and last is not None else 0.0
+    num_prompt, num_predicted = len(generation.add.prompt_token_ids), generation.num_output_tokens
+    return {
+        "cache_n": 0,
+        "prompt_n": num_prompt,
+        "prompt_ms": prompt_s * 1e3,
+        "prompt_per_token_ms": prompt_s * 1e3 / num_prompt,
+        "prompt_per_second": num_prompt / prompt_s if prompt_s > 0 else 0.0,
+        "predicted_n": num_predicted,
+        "predicted_ms": predicted_s * 1e3,
+        "predicted_per_token_ms": predicted_s * 1e3 / max(1, num_predicted - 1),
+        "predicted_per_second": (num_predicted - 1) / predicted_s if predicted_s > 0 else 0.0,
+    }
+
+
+class Answer:
+    """What both endpoints' objects share: one id, one instant, one model name."""
+
+    kind: str
+    chunk_kind: str
+    id_prefix: str
+
+    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
+        self.text = text
+        self.wants_logprobs = wants_logprobs
+        self._id = f"{self.id_prefix}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    def chunk(self, choices: list[Value], **fields: object) -> bytes:
+        return event(self._object(self.chunk_kind, choices) | fields)
+
+    def whole(self, choices: list[Value], usage: Value) -> Value:
+        return self._object(self.kind, choices) | {"usage": usage}
+
+    def _object(self, kind: str, choices: list[Value]) -> Value:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self.text.name,
+            "choices": choices,
+        }
+
+    def stream_choices(self, piece: Piece) -> list[Value]:
+        """The choices of the chunks for one piece: its text, then, alone, its end."""
+        raise NotImplementedError
+
+    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
+        """A choice of the whole object."""
+        raise NotImplementedError
+
+
+class ChatAnswer(Answer):
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+    id_prefix = "chatcmpl"
+
+    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
+        super().__init__(text, wants_logprobs=wants_logprobs)
+        self._begun: set[int] = set()
+
+    def stream_choices(self, piece: Piece) -> list[Value]:
+        choices = []
+        if piece.text or piece.choice not in self._begun:
+            delta: Value = {"content": piece.text}
+            if piece.choice not in self._begun:
+                self._begun.add(piece.choice)
+                delta = {"role": "assistant"} | delta
+            choices.append(self._stream_choice(piece.choice, delta, piece.tokens, None))
+        if piece.finish_reason is not None:
+            choices.append(self._stream_choice(piece.choice, {}, (), piece.finish_reason))
+        return choices
+
+    def _stream_choice(
+        self, index: int, delta: Value, tokens: Sequence[SampledToken], reason: FinishReason | None
+    ) -> Value:
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(tokens) if tokens else None,
+            "finish_reason": REASONS[reason] if reason else None,
+        }
+
+    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text},
+            "logprobs": self._logprobs(tokens),
+            "finish_reason": REASONS[reason],
+        }
+
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> Value | None:
+        if not self.wants_logprobs:
+            return None
+        return {"content": [self._logprob(token) for token in tokens]}
+
+    def _logprob(self, token: SampledToken) -> Value:
+        return self._entry(token.token_id, token.logprob) | {
+            "top_logprobs": [self._entry(top.token_id, top.logprob) for top in token.top_logprobs]
+        }
+
+    def _entry(self, token_id: int, logprob: float | None) -> Value:
+        return {
+            "token": self.text.token_text(token_id),
+            "logprob": logprob,
+            "bytes": list(self.text.piece(token_id)),
+        }
+
+
+class CompletionAnswer(Answer):
+    kind = chunk_kind = "text_completion"
+    id_prefix = "cmpl"
+
+    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
+        super().__init__(text, wants_logprobs=wants_logprobs)
+        self._offset: dict[int, int] = {}
+
+    def stream_choices(self, piece: Piece) -> list[Value]:
+        choices = []
+        if piece.text:
+            choices.append(self._choice(piece.choice, piece.text, piece.tokens, None))
+        if piece.finish_reason is not None:
+            choices.append(self._choice(piece.choice, "", (), piece.finish_reason))
+        return choices
+
+    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
+        return self._choice(index, text, tokens, reason)
+
+    def _choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason | None) -> Value:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs(index, tokens) if tokens else None,
+            "finish_reason": REASONS[reason] if reason else None,
+        }
+
+    def _logprobs(self, index: int, tokens: Sequence[SampledToken]) -> Value | None:
+        if not self.wants_logprobs:
+            return None
+        texts = [self.text.token_text(token.token_id) for token in tokens]
+        offsets = []
+        offset = self._offset.get(index, 0)
+        for text in texts:
+            offsets.append(offset)
+            offset += len(text)
+        self._offset[index] = offset
+        return {
+            "tokens": texts,
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [
+                {self.text.token_text(top.token_id): top.logprob for top in token.top_logprobs} for token in tokens
+            ],
+            "text_offset": offsets,
+        }

@@ -1,0 +1,88 @@
+"""Looking without touching: health, metrics, the status page and its live data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from homeai.metrics import CONTENT_TYPE
+from homeai.server.answers import JSON, EventStream
+from homeai.server.api.caller import caller_of
+from homeai.server.service import Service
+from homeai.server.status import snapshot
+from homeai.server.supervisor import State
+
+STATIC = Path(__file__).parent.parent / "static"
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "cache-control": "no-cache",
+}
+TICK_S = 0.5
+IDLE_TICKS = 10  # nothing happens: one event in five seconds
+
+
+def router(service: Service) -> APIRouter:
+    routes = APIRouter(tags=["Status"])
+
+    @routes.get("/health")
+    @routes.get("/v1/health", include_in_schema=False)
+    async def health() -> Response:
+        """200 when the model is resident and its loop alive, else 503 with the reason."""
+        supervisor = service.supervisor
+        state = supervisor.state
+        if state is State.RESIDENT and supervisor.is_alive:
+            return JSON({"status": "ok"})
+        reason = supervisor.failure or ("the engine does not answer" if state is State.RESIDENT else state)
+        return JSON({"status": state, "error": {"message": reason, "type": "unavailable_error", "code": 503}}, 503)
+
+    @routes.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        service.authenticate(caller_of(request))
+        return Response(service.books.metrics.render(), media_type=CONTENT_TYPE)
+
+    @routes.get("/api/status")
+    async def api_status(request: Request) -> Response:
+        service.authenticate(caller_of(request))
+        return JSON(snapshot(service))
+
+    @routes.get("/api/status/events")
+    async def api_status_events(request: Request) -> Response:
+        """The same object as an event, twice a second while something happens."""
+        service.authenticate(caller_of(request))
+        return EventStream(_events(service))
+
+    @routes.get("/", include_in_schema=False)
+    @routes.head("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html", headers=PAGE_HEADERS)
+
+    @routes.get("/static/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        if name not in _assets():
+            return Response(status_code=404)
+        return FileResponse(STATIC / name, headers={"cache-control": "no-cache"})
+
+    return routes
+
+
+def _assets() -> set[str]:
+    return {path.name for path in STATIC.iterdir()}
+
+
+async def _events(service: Service) -> AsyncGenerator[bytes, None]:
+    num_skipped = IDLE_TICKS
+    last: object = None
+    while not service.is_closing:
+        step = service.client.last_step
+        now = (service.supervisor.state, step.step if step else 0, len(service.client.live))
+        if now != last or num_skipped >= IDLE_TICKS:
+            last, num_skipped = now, 0
+            yield b"data: " + msgspec.json.encode(snapshot(service)) + b"\n\n"
+        num_skipped += 1
+        await asyncio.sleep(TICK_S)

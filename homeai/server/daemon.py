@@ -1,0 +1,178 @@
+"""One run of the server: put the parts together, announce, feed the watchdog, drain, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from homeai.config import Config
+from homeai.errors import ConfigError, HomeAIError, ModelLoadError
+from homeai.hardware import MachineProbe
+from homeai.keys import KeyStore
+from homeai.ledger import Ledger
+from homeai.metrics import Metrics
+from homeai.server.admission import Door
+from homeai.server.app import create_app
+from homeai.server.books import Books
+from homeai.server.client import EngineClient
+from homeai.server.notify import Notifier
+from homeai.server.service import Service
+from homeai.server.sources import Sources
+from homeai.server.supervisor import State, Supervisor
+from homeai.server.text import Text
+
+log = logging.getLogger("homeai")
+
+EXIT_FAILED = 3  # told to systemd: the model cannot be loaded, starting again would not help
+LOAD_NOTE_S = 5.0
+GRACE_S = 5  # for connections that are still open after the drain
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but a signal asks the daemon to drain; the second one does not wait."""
+
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._stop.is_set():
+            self.should_exit = self.force_exit = True
+        self._stop.set()
+
+
+class Daemon:
+    def __init__(self, config: Config, model_path: Path, supervisor: Supervisor, sock: socket.socket) -> None:
+        self._config = config
+        self._model_path = model_path
+        self._supervisor = supervisor
+        self._sock = sock
+        self._notifier = Notifier()
+        keys = KeyStore(config.ledger_path)  # first: it makes the file that the ledger's thread then writes to
+        self._ledger = Ledger(config.ledger_path, config.ledger.retention_days) if config.ledger.enabled else None
+        self._books = Books(Metrics(), self._ledger)
+        self._service = self._make_service(keys)
+        self._stop = asyncio.Event()
+        self._server = self._make_server()
+        self._exit_code = 0
+
+    def _make_service(self, keys: KeyStore) -> Service:
+        config, scheduler = self._config, self._config.scheduler
+        max_waiting = {name: c.max_waiting for name, c in config.classes.items()}
+        max_running = 1 if scheduler.mode == "single" else scheduler.max_num_seqs
+        return Service(
+            config=config,
+            model_file=self._model_path.name,
+            supervisor=self._supervisor,
+            client=EngineClient(self._supervisor, Door(max_waiting, max_running)),
+            sources=Sources(config.sources, scheduler.default_class),
+            keys=keys,
+            books=self._books,
+            probe=MachineProbe(),
+        )
+
+    def _make_server(self) -> Server:
+        app = create_app(self._service, lifespan=lambda _app: self._lifespan())
+        options = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        return Server(options, self._stop)
+
+    def run(self) -> int:
+        self._server.run(sockets=[self._sock])
+        return self._exit_code
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self) -> AsyncIterator[None]:
+        if self._ledger is not None:
+            self._ledger.start()
+        self._supervisor.on_state = self._announce
+        self._announce(self._supervisor.state)
+        supervising = self._supervisor.start()
+        supervising.add_done_callback(self._supervision_ended)
+        tasks = [asyncio.create_task(w) for w in (self._become_ready(), self._feed_watchdog(), self._drain_on_stop())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._supervisor.stop()
+            if self._ledger is not None:
+                self._ledger.close()
+
+    # ---- start -----------------------------------------------------------------------------------
+
+    async def _become_ready(self) -> None:
+        """READY only when the model is resident and its text can be read."""
+        try:
+            self._service.open(await asyncio.to_thread(Text.load, self._model_path, self._config))
+        except (ModelLoadError, ConfigError) as error:
+            self._supervisor.give_up(str(error))
+        try:
+            await self._supervisor.ensure_ready()
+        except HomeAIError as error:
+            self._notifier.send(STATUS=str(error))
+            if self._notifier.is_active:
+                self._exit_code = EXIT_FAILED
+                self._server.should_exit = True
+            return
+        self._notifier.send(READY=1)
+        log.info("%s", self._invitation())
+
+    def _invitation(self) -> str:
+        host, port = self._sock.getsockname()[:2]
+        return f"serving on http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _announce(self, state: State) -> None:
+        self._books.event("state", state)
+        self._books.metrics.observe_engine(self._supervisor.ready)
+        self._notifier.send(STATUS=f"{state}: {self._model_path.name}")
+
+    async def _feed_watchdog(self) -> None:
+        """While loading: ask for more time. Later: only as long as the engine's own loop is heard of."""
+        while True:
+            if self._supervisor.state in (State.LOADING, State.WARMING):
+                self._notifier.send(EXTEND_TIMEOUT_USEC=int(4e6 * LOAD_NOTE_S))
+            if self._supervisor.is_alive:
+                self._notifier.send(WATCHDOG=1)
+            await asyncio.sleep(min(LOAD_NOTE_S, self._notifier.watchdog_s / 3 or LOAD_NOTE_S))
+
+    def _supervision_ended(self, task: asyncio.Task[None]) -> None:
+        """A bug in supervising leaves nobody to restart the engine: end, and let systemd start us again."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("the supervisor failed", exc_info=task.exception())
+            self._exit_code = 1
+            self._server.should_exit = True
+
+    # ---- stop ------------------------------------------------------------------------------------
+
+    async def _drain_on_stop(self) -> None:
+        """Nothing new; what runs may end within the deadline; the rest is told."""
+        await self._stop.wait()
+        deadline_s = self._config.server.drain_timeout_s
+        client = self._service.client
+        log.info("stopping: %d request(s) have up to %.0f s to end", len(client.live), deadline_s)
+        self._notifier.send(STOPPING=1)
+        self._supervisor.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await client.idle()
+        if client.live:
+            log.warning("%d request(s) did not end in time and are cut off", len(client.live))
+            client.abort_all()
+        self._service.is_closing = True
+        self._server.should_exit = True

@@ -1,0 +1,114 @@
+"""The shape of /api/status: built by the server, read by the status page and `homeai status`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LoadStatus(msgspec.Struct, frozen=True):
+    stage: str
+    fraction: float
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    name: str | None
+    file: str
+    size_bytes: int | None
+    device: str | None
+    max_model_len: int | None
+    template: str | None
+    load_s: float | None
+
+
+class GPUStatus(msgspec.Struct, frozen=True):
+    name: str
+    used_bytes: int
+    total_bytes: int
+    utilisation: float
+
+
+class MemoryStatus(msgspec.Struct, frozen=True):
+    model_bytes: int
+    kv_bytes: int
+    engine_rss_bytes: int
+    server_rss_bytes: int
+    total_bytes: int
+    available_bytes: int
+    gpu: GPUStatus | None
+
+
+class KVStatus(msgspec.Struct, frozen=True):
+    """In tokens."""
+
+    used: int
+    total: int
+
+
+class BatchStatus(msgspec.Struct, frozen=True):
+    """The last step, and the ceilings of every step."""
+
+    mode: str
+    step: int
+    num_running: int
+    num_waiting: int
+    max_num_seqs: int
+    num_decode_tokens: int
+    num_prefill_tokens: int
+    max_num_batched_tokens: int
+    step_s: float
+    host_s: float
+
+
+class PolicyStatus(msgspec.Struct, frozen=True):
+    mode: str
+    chunked_prefill: bool
+    max_chunk_tokens: int
+    auth: str
+
+
+class ClassStatus(msgspec.Struct, frozen=True):
+    name: str
+    weight: float
+    running: int
+    waiting: int
+    max_waiting: int
+    queue_timeout_s: float
+
+
+class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "class"}):
+    id: str
+    source: str
+    fairness_class: str
+    status: str  # waiting | running | preempted
+    wait_reason: str | None
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    max_tokens: int
+    age_s: float
+
+
+class TotalsStatus(msgspec.Struct, frozen=True):
+    """Since the start of the daemon."""
+
+    finished: int
+    rejected: int
+    failed: int
+    preemptions: int
+    out_of_room: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    version: str
+    state: str
+    load: LoadStatus | None
+    failure: str | None
+    uptime_s: float
+    model: ModelStatus
+    memory: MemoryStatus
+    kv: KVStatus
+    batch: BatchStatus
+    policy: PolicyStatus
+    classes: list[ClassStatus]
+    requests: list[RequestProgress]
+    totals: TotalsStatus
