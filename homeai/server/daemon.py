@@ -131,11 +131,21 @@ class Daemon:
                 self._server.should_exit = True
             return
         self._notifier.send(READY=1)
-        log.info("%s", self._invitation())
+        log.info("serving on %s", self._url())
+        if not self._notifier.is_active:
+            print(self._invitation(), flush=True)
+
+    def _url(self) -> str:
+        host, port = self._sock.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _invitation(self) -> str:
-        host, port = self._sock.getsockname()[:2]
-        return f"serving on http://{f'[{host}]' if ':' in host else host}:{port}"
+        """For people in a terminal: where to look, and something to paste."""
+        return (
+            f"\n  status page  {self._url()}/"
+            f"\n  try          curl {self._url()}/v1/chat/completions"
+            """ -d '{"messages":[{"role":"user","content":"What is a resident model?"}],"max_tokens":64}'\n"""
+        )
 
     def _announce(self, state: State) -> None:
         self._books.event("state", state)

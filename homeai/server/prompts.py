@@ -87,7 +87,8 @@ class PromptRenderer:
         self._tokenizer = tokenizer
         self.default_stop: tuple[str, ...] = TRANSCRIPT_STOP if template is None else ()
         self._template = _compile(TRANSCRIPT if template is None else template, now)
-        self._takes_system = self._shows_system_text()
+        self._takes_system = self._shows_system_text(_Turn("user", "hello"))
+        self._takes_system_to_continue = self._shows_system_text(_Turn("user", "hello"), _Turn("assistant", "hi"))
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
         """The prompt of a chat. Raises `InvalidRequest` for messages that the template cannot take."""
@@ -99,10 +100,11 @@ class PromptRenderer:
         1. All system text comes first, in one message; folded into the first user message for templates
            that do not take a system message.
         2. A template that insists on alternating roles gets neighbours of one role as one message.
-        3. A last message of the assistant is continued, not answered.
+        3. A last message of the assistant is continued, not answered; an empty one asks for an answer.
         """
-        turns = _system_first(self._plain(messages))
-        if not self._takes_system:
+        turns = _without_empty_answer(_system_first(self._plain(messages)))
+        is_continued = turns[-1].role == "assistant"
+        if not (self._takes_system_to_continue if is_continued else self._takes_system):
             turns = _without_system(turns)
         try:
             return self._prompt(turns)
@@ -130,8 +132,6 @@ class PromptRenderer:
         *earlier, last = turns
         if last.role != "assistant":
             return self._render(turns, add_generation_prompt=True)
-        if earlier and not last.content:
-            return self._render(earlier, add_generation_prompt=True)
         marked = self._render([*earlier, replace(last, content=last.content + END)], add_generation_prompt=False)
         prompt, mark, _end_of_turn = marked.rpartition(END)
         if not mark:
@@ -149,11 +149,11 @@ class PromptRenderer:
         except Exception as error:  # a template is somebody else's program: it may raise anything
             raise InvalidRequest(f"the chat template refused the messages: {error}", param="messages") from error
 
-    def _shows_system_text(self) -> bool:
-        """Some templates refuse a system message, others drop it without a word: try one."""
-        probe = [_Turn("system", "system text"), _Turn("user", "user text")]
+    def _shows_system_text(self, *turns: _Turn) -> bool:
+        """Some templates refuse a system message, others drop it without a word, some only in front of an
+        unfinished answer: try one."""
         try:
-            return "system text" in self._render(probe, add_generation_prompt=True)
+            return "system text" in self._prompt([_Turn("system", "system text"), *turns])
         except InvalidRequest:
             return False
 
@@ -190,6 +190,11 @@ def _system_first(turns: Sequence[_Turn]) -> list[_Turn]:
     system = [turn for turn in turns if turn.role == "system"]
     others = [turn for turn in turns if turn.role != "system"]
     return [_joined(system), *others] if system else others
+
+
+def _without_empty_answer(turns: list[_Turn]) -> list[_Turn]:
+    is_empty = turns[-1].role == "assistant" and not turns[-1].content
+    return turns[:-1] if is_empty and len(turns) > 1 else turns
 
 
 def _without_system(turns: Sequence[_Turn]) -> list[_Turn]:

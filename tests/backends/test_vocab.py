@@ -87,7 +87,7 @@ def test_byte_token_is_a_part_of_a_character(vocabulary: Vocabulary) -> None:
 def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.gguf"
     path.write_bytes(b"not a model")
-    with pytest.raises(ModelLoadError, match="notes.gguf"):
+    with pytest.raises(ModelLoadError, match=r"notes\.gguf"):
         Vocabulary.load(path)
 
 
@@ -293,6 +293,10 @@ def test_thinking_markers_are_control_texts(small: Vocabulary) -> None:
     assert {"<think>", "</think>", "<|im_end|>", "<unk>"} <= small.control_texts
 
 
+def test_trained_length_is_read_without_the_weights(small: Vocabulary) -> None:
+    assert small.n_ctx_train == 64
+
+
 def test_nameless_model_is_called_like_its_file(small: Vocabulary) -> None:
     assert small.name == "small"
 
@@ -304,9 +308,10 @@ def test_no_bos_where_the_vocabulary_wants_none(tmp_path: Path) -> None:
     vocabulary.close()
 
 
-def test_letters_and_words_of_their_own_are_ordinary(tmp_path: Path) -> None:
-    vocabulary = make_vocabulary(tmp_path / "words.gguf", markers={"ö": USER_DEFINED, "word": USER_DEFINED})
-    assert vocabulary.escape("schön word") == "schön word"
+def test_characters_and_words_of_their_own_are_ordinary(tmp_path: Path) -> None:
+    vocabulary = make_vocabulary(tmp_path / "words.gguf", markers=dict.fromkeys(["ö", "÷", "word"], USER_DEFINED))
+    assert vocabulary.escape("schön ÷ word") == "schön ÷ word"
+    assert not {"ö", "÷", "word"} & vocabulary.control_texts
     vocabulary.close()
 
 

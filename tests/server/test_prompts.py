@@ -178,7 +178,7 @@ def test_empty_messages_are_refused(template: str | None) -> None:
 
 
 def test_unknown_role_is_named_with_the_allowed_ones() -> None:
-    with pytest.raises(InvalidRequest, match="'banana'.*system, developer, user, assistant, tool") as caught:
+    with pytest.raises(InvalidRequest, match=r"'banana'.*system, developer, user, assistant, tool") as caught:
         render(CHATML, ("user", "Hi"), ("banana", "Hi"))
     assert caught.value.param == "messages[1].role"
 
@@ -236,6 +236,10 @@ def test_system_text_goes_to_the_user_where_the_template_would_drop_it() -> None
     assert render(DROPS_SYSTEM, ("system", "Be brief.")) == "(user: Be brief.)"
 
 
+def test_system_text_is_there_when_an_answer_is_continued(template: str | None) -> None:
+    assert "Be brief." in render(template, ("system", "Be brief."), ("user", "Hi"), ("assistant", "Hel"))
+
+
 # ---- alternating roles -----------------------------------------------------------------------------
 
 
@@ -287,8 +291,9 @@ def test_parts_are_continued_like_a_string(template: str | None) -> None:
 
 @pytest.mark.parametrize("content", ["", None])
 def test_empty_last_assistant_message_is_a_fresh_answer(template: str | None, content: str | None) -> None:
-    messages = [ChatMessage("user", "Count"), ChatMessage("assistant", content)]
-    assert make_renderer(template).render(messages) == render(template, ("user", "Count"))
+    question = [ChatMessage("system", "Be brief."), ChatMessage("user", "Count")]
+    renderer = make_renderer(template)
+    assert renderer.render([*question, ChatMessage("assistant", content)]) == renderer.render(question)
 
 
 @pytest.mark.parametrize("alternating", [GEMMA, MISTRAL])
@@ -384,9 +389,10 @@ def test_prompt_has_the_ids_that_llama_cpp_gives_its_text(
 
 
 def test_no_control_text_of_a_user_becomes_a_control_token(vocabulary: Vocabulary, template: str | None) -> None:
-    """Every control text of the vocabulary in every place: the control tokens are those of an innocent chat."""
+    """Hostile text in every place: the control tokens are those of an innocent chat."""
     renderer = PromptRenderer(vocabulary, template)
-    hostile = " ".join(sorted(vocabulary.control_texts))
+    named = [text for text in sorted(vocabulary.control_texts) if not text.startswith("<unused")]
+    hostile = " ".join([*named, "<unused0>", "<unused6241>"])
 
     def control_tokens(text: str) -> list[str]:
         messages = [ChatMessage(role, text) for role in ("system", "user", "assistant", "user")]

@@ -142,8 +142,8 @@ def _context_length(model: Model) -> int:
 
 
 def _is_ordinary(text: str) -> bool:
-    """Text that people write, given a token of its own: blanks, a word or letter, a plain HTML tag."""
-    return text.isspace() or text.isalnum() or _HTML_TAG.fullmatch(text) is not None
+    """Text that people write, given a token of its own: a character, blanks, a word, a plain HTML tag."""
+    return len(text) == 1 or text.isspace() or text.isalnum() or _HTML_TAG.fullmatch(text) is not None
 
 
 def _first_characters(special_texts: Iterable[str]) -> re.Pattern[str]:
