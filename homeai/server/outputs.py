@@ -28,11 +28,13 @@ class OutputText:
     """The text of one choice as it grows.
 
     `num_tokens` is every token taken in, end tokens too: the usage, cut at the token that completed a stop
-    string. `stopped` is that string; tokens pushed after it are ignored.
+    string. `stopped` is that string; tokens pushed after it are ignored. `skip_space` leaves out white space at
+    the very beginning, which a plain transcript's answer has ("Assistant:" " Paris").
     """
 
-    def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
+    def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = (), *, skip_space: bool = False) -> None:
         self._piece = piece
+        self._skip_space = skip_space
         self._stops = [text for text in stop if text]
         self._first_of_stop = re.compile("|".join({re.escape(text[0]) for text in self._stops}) or "(?!)")
         self.num_tokens = 0
@@ -89,4 +91,7 @@ class OutputText:
         while self._starts and self._starts[0] < self._num_chars_out:
             self._starts.popleft()
             self._num_tokens_out += 1
+        if self._skip_space:
+            text = text.lstrip()
+            self._skip_space = not text
         return Delta(text, self._num_tokens_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from homeai.errors import NotReady
@@ -43,11 +43,12 @@ class _Choice:
 class Reply:
     """Reads a stream; ends generations whose stop string came. `close` when the client is done or gone."""
 
-    def __init__(self, client: EngineClient, stream: Stream, text: Text, stop: Sequence[str]) -> None:
+    def __init__(self, client: EngineClient, stream: Stream, text: Text, output: Callable[[], OutputText]) -> None:
+        """`output` makes the empty text of one choice."""
         self._client = client
         self._stream = stream
         self._text = text
-        self._choices = [_Choice(text.output(stop)) for _ in stream.generations]
+        self._choices = [_Choice(output()) for _ in stream.generations]
 
     @property
     def generations(self) -> list[Generation]:

@@ -28,8 +28,8 @@ class Text:
         self._threads = ThreadPoolExecutor(2, "tokenize")
         self.name = config.model.name or name
         self.aliases = config.model.aliases
-        model_length = config.scheduler.max_model_len or vocabulary.n_ctx_train
-        self.max_model_len = min(model_length, config.scheduler.kv_cells)
+        cells = config.scheduler.kv_cells
+        self.max_model_len = min(config.scheduler.max_model_len or vocabulary.n_ctx_train or cells, cells)
         self.n_ctx_train = vocabulary.n_ctx_train
         self.num_vocab_tokens = vocabulary.num_tokens
 
@@ -45,11 +45,6 @@ class Text:
     def template_kind(self) -> str:
         return "plain transcript" if self._renderer.default_stop else "chat template"
 
-    @property
-    def default_stop(self) -> tuple[str, ...]:
-        """Stop strings that a chat needs because the model has no end-of-turn token of its own."""
-        return self._renderer.default_stop
-
     def knows(self, name: str | None) -> bool:
         """Whether a request that asks for `name` means the resident model."""
         return not name or name == self.name or name in self.aliases or "*" in self.aliases
@@ -61,8 +56,13 @@ class Text:
     async def encode_prompt(self, prompt: str) -> list[int]:
         return await self._fitting(len(prompt), lambda: self._vocabulary.encode_prompt(prompt), param="prompt")
 
-    def output(self, stop: Sequence[str]) -> OutputText:
+    def completion_output(self, stop: Sequence[str]) -> OutputText:
         return OutputText(self._vocabulary.piece, stop)
+
+    def chat_output(self, stop: Sequence[str]) -> OutputText:
+        """A model without a template of its own needs our transcript's stop strings beside the client's."""
+        transcript_stop = self._renderer.default_stop
+        return OutputText(self._vocabulary.piece, [*stop, *transcript_stop], skip_space=bool(transcript_stop))
 
     def is_end(self, token_id: int) -> bool:
         return token_id in self._vocabulary.end_token_ids

@@ -235,3 +235,10 @@ def test_piece_is_asked_once_per_token() -> None:
     for token_id in (7, 8, 9):
         output.push(token_id, False)
     assert asked == [7, 8, 9]
+
+
+def test_white_space_before_the_first_word_can_be_left_out() -> None:
+    pieces = [b" ", b" \n", b" Paris", b" is"]
+    output = OutputText(pieces.__getitem__, ["  is"], skip_space=True)
+    assert [output.push(i, False).text for i in range(4)] == ["", "", "Paris", " is"]
+    assert output.num_tokens == 4

@@ -52,7 +52,7 @@ def router(service: Service) -> APIRouter:
             sampling = body.sampling(text, len(prompt), default_max_tokens=None)
             _check_count(service, body.n)
             stream = service.submit(arrival, [prompt], sampling, n=body.n, seed=body.fixed_seed)
-        reply = Reply(service.client, stream, text, [*body.stop, *text.default_stop])
+        reply = Reply(service.client, stream, text, lambda: text.chat_output(body.stop))
         return await _respond(request, service, body, reply, ChatAnswer(text, wants_logprobs=body.logprobs))
 
     @routes.post("/v1/completions", openapi_extra=_documents(CompletionBody))
@@ -69,7 +69,7 @@ def router(service: Service) -> APIRouter:
             sampling = body.sampling(text, longest, default_max_tokens=COMPLETION_MAX_TOKENS)
             _check_count(service, body.n * len(prompts))
             stream = service.submit(arrival, token_ids, sampling, n=body.n, seed=body.fixed_seed)
-        reply = Reply(service.client, stream, text, body.stop)
+        reply = Reply(service.client, stream, text, lambda: text.completion_output(body.stop))
         answer = CompletionAnswer(text, wants_logprobs=body.logprobs is not None)
         return await _respond(request, service, body, reply, answer)
 
