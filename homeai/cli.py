@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
     from homeai.config import Config
     from homeai.keys import KeyStore
 
-app = typer.Typer(help="One resident language model for a whole home.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="One resident language model for a whole home.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug's traceback goes to a log, and shows nobody's keys
+)
 config_app = typer.Typer(help="Settings.", no_args_is_help=True)
 keys_app = typer.Typer(help="API keys, one per device or person.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -49,15 +55,19 @@ def _complain(message: str, exit_code: int) -> int:
 def _load(path: Path | None, data_dir: Path | None, settings: list[str] | None, **flags: object) -> Config:
     from homeai import config
 
-    overrides = [(key, str(value)) for key, value in flags.items() if value is not None]
-    if data_dir is not None:
-        overrides.append(("data_dir", str(data_dir)))
+    flags["data_dir"] = data_dir
+    overrides = [(key, _as_yaml(value)) for key, value in flags.items() if value is not None]
     for setting in settings or []:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set {setting}: needs the form section.key=value")
         overrides.append((key, value))
     return config.load(path, env=os.environ, overrides=overrides)
+
+
+def _as_yaml(value: object) -> str:
+    """A flag has its type already: the host `::` is text, and so is a model file named 7."""
+    return str(value) if isinstance(value, int) else json.dumps(str(value), ensure_ascii=False)
 
 
 # ---- serve ---------------------------------------------------------------------------------------------
@@ -101,21 +111,17 @@ def _default_model(config: Config) -> Path:
 @app.command()
 def status(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
     """What is resident, who is queued and why."""
-    from rich.console import Console
-
     from homeai import console
 
-    Console().print(console.render(console.DaemonClient(url, key).status()))
+    console.plain_console().print(console.render(console.DaemonClient(url, key).status()))
 
 
 @app.command()
 def chat(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
     """Talk to the model in the terminal."""
-    from rich.console import Console
-
     from homeai import console
 
-    console.chat(console.DaemonClient(url, key), Console())
+    console.chat(console.DaemonClient(url, key), console.plain_console())
 
 
 @app.command()
@@ -154,14 +160,15 @@ def keys_list(config: ConfigOption = None, data_dir: DataDirOption = None) -> No
     """Names and classes of the keys."""
     from datetime import datetime
 
-    from rich.console import Console
     from rich.table import Table
+
+    from homeai.console import plain_console
 
     table = Table("name", "class", "trusted", "made", box=None, header_style="dim")
     for key in _key_store(_load(config, data_dir, None)).list():
         made = datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M")
         table.add_row(key.name, key.fairness_class or "default", "yes" if key.trusted else "no", made)
-    Console().print(table)
+    plain_console().print(table)
 
 
 @keys_app.command("revoke")

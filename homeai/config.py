@@ -223,6 +223,7 @@ def _check_classes(config: Config) -> None:
 
 ENV_PREFIX = "HOMEAI_"
 ENV_CONFIG = "HOMEAI_CONFIG"  # names the file itself
+NOT_SETTINGS = frozenset({ENV_CONFIG, "HOMEAI_URL", "HOMEAI_API_KEY"})  # the last two are for the commands that ask
 
 Tree = dict[str, object]
 KeyPath = tuple[str | int, ...]
@@ -256,7 +257,7 @@ def _defaults(env: Mapping[str, str]) -> Tree:
 
 def _from_environment(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     for variable in sorted(env):
-        if variable.startswith(ENV_PREFIX) and variable != ENV_CONFIG:
+        if variable.startswith(ENV_PREFIX) and variable not in NOT_SETTINGS:
             key = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".")
             yield key, env[variable], variable
 
@@ -404,13 +405,18 @@ def _explain(kind: str, loc: KeyPath, value: object, origins: Mapping[KeyPath, s
     """One line for one of pydantic's errors, with where the setting came from."""
     loc = tuple(key for key in loc if key != "[key]")
     root = msgspec.convert(Config.model_json_schema(), _Schema)
-    origin = next((origin for path, origin in origins.items() if loc[: len(path)] == path), file)
+    origin = next((origin for path, origin in origins.items() if _overlap(path, loc)), file)
     if kind in ("extra_forbidden", "invalid_key"):
         return ConfigError(f"{_dotted(loc)} is not a setting{_suggestion(root, loc)} ({origin})")
     allowed = _schema_at(root, loc).allowed()
     if kind == "missing":
         return ConfigError(f"{_dotted(loc)} is missing: {allowed} ({origin})")
     return _refused(_dotted(loc), value, f"{allowed} ({origin})")
+
+
+def _overlap(one: KeyPath, other: KeyPath) -> bool:
+    """Whether one of them is the other or lies below it."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _refused(key: str, value: object, allowed: str) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import msgspec
@@ -21,32 +22,33 @@ class DaemonClient:
     """The running daemon, as a command sees it. Raises `HomeAIError` with a sentence for people."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
         self._url = url
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(10, read=None))
+        self._headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
 
     def status(self) -> Status:
-        try:
-            response = self._http.get("/api/status", timeout=10)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
-        _check(response)
-        return msgspec.json.decode(response.content, type=Status)
+        with self._connection() as http:
+            response = http.get("/api/status", timeout=10)
+            _check(response)
+            return msgspec.json.decode(response.content, type=Status)
 
     def chat(self, messages: list[dict[str, str]]) -> Iterator[str]:
         """The answer as it is generated."""
         body = {"messages": messages, "stream": True}
-        try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code != 200:
-                    response.read()
-                _check(response)
-                yield from _texts(response.iter_lines())
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
+        with self._connection() as http, http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code != 200:
+                response.read()
+            _check(response)
+            yield from _texts(response.iter_lines())
 
-    def _unreachable(self, error: Exception) -> HomeAIError:
-        return HomeAIError(f"no daemon answers at {self._url}: {error} (is `homeai serve` running?)")
+    @contextmanager
+    def _connection(self) -> Iterator[httpx.Client]:
+        try:
+            with httpx.Client(base_url=self._url, headers=self._headers, timeout=httpx.Timeout(10, read=None)) as http:
+                yield http
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise HomeAIError(f"no daemon answers at {self._url}: {error} (is `homeai serve` running?)") from None
+        except msgspec.MsgspecError:
+            raise HomeAIError(f"what answers at {self._url} is not homeai, or another version of it") from None
 
 
 class _Error(msgspec.Struct):
@@ -89,6 +91,11 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
             raise HomeAIError(chunk.error.message)
         for choice in chunk.choices:
             yield choice.delta.content
+
+
+def plain_console() -> Console:
+    """Prints what models and strangers say as it is: nothing in it is markup, an emoji's name or a number."""
+    return Console(markup=False, emoji=False, highlight=False)
 
 
 # ---- status --------------------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ def chat(daemon: DaemonClient, console: Console) -> None:
     messages: list[dict[str, str]] = []
     while True:
         try:
-            question = console.input("[bold cyan]You:[/] ")
+            question = console.input(Text("You: ", style="bold cyan"))
         except (EOFError, KeyboardInterrupt):
             console.print()
             return
@@ -194,7 +201,7 @@ def _answer(daemon: DaemonClient, messages: list[dict[str, str]], console: Conso
     try:
         for text in daemon.chat(messages):
             parts.append(text)
-            console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+            console.print(text, end="", soft_wrap=True)
     except KeyboardInterrupt:
         console.print(" …", end="")
     console.print()

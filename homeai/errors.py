@@ -3,7 +3,7 @@
 HomeAIError
 ├── ConfigError                 a setting cannot be used                      (exit code 2)
 ├── ModelLoadError              the model file cannot be loaded               (state FAILED)
-├── EngineDied                  the engine child is gone                      503
+├── BrokenLogits                the model's output is unusable                (the engine restarts)
 └── RequestError                a client's request cannot be served           4xx/5xx, OpenAI code
     ├── InvalidRequest          400 invalid_request_error
     │   ├── PromptTooLong       400 context_length_exceeded
@@ -15,7 +15,8 @@ HomeAIError
     ├── BodyTooLarge            413 request_too_large
     ├── TooManyRequests         429 rate_limit_exceeded   (Retry-After)
     └── NotReady                503 service_unavailable   (Retry-After)
-        └── QueueTimeout        503 queue_timeout
+        ├── QueueTimeout        503 queue_timeout
+        └── EngineDied          503 engine_died
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class ConfigError(HomeAIError):
 
 class ModelLoadError(HomeAIError):
     """The model file is missing, truncated, or not a GGUF. Restarting does not help."""
+
+
+class BrokenLogits(HomeAIError):
+    """The model's own output is unusable, so the engine is. Never caused by a request's parameters."""
+
+    def __init__(self, row: int, num_rows: int, peak: float) -> None:
+        super().__init__(f"logits row {row} of {num_rows} is broken: its maximum is {peak}")
+        self.row = row
 
 
 class RequestError(HomeAIError):

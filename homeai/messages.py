@@ -166,7 +166,6 @@ class EngineFailed(msgspec.Struct, frozen=True, tag=True):
 Down = LoadModel | AddRequest | AbortRequests | Ping | Shutdown
 Up = LoadProgress | EngineReady | StepOutputs | Heartbeat | RequestFailed | EngineFailed
 
-MAX_FRAME_BYTES = 256 * 1024 * 1024
 HEADER = struct.Struct("<I")
 
 _encoder = msgspec.msgpack.Encoder()

@@ -39,7 +39,13 @@ class WaitReason(enum.StrEnum):
     KV_SPACE = "kv_space"
     SINGLE_MODE = "single_mode"
     NOT_RESIDENT = "not_resident"
-    DRAINING = "draining"
+
+
+class Mode(enum.StrEnum):
+    """How a step chooses its batch."""
+
+    CONTINUOUS = "continuous"
+    SINGLE = "single"
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,8 +46,8 @@ def test_service_speaks_readiness_and_is_watched() -> None:
     assert unit["WatchdogSec"] == ["120"]
 
 
-def test_wrong_configuration_is_not_a_restart_loop() -> None:
-    assert settings()["RestartPreventExitStatus"] == ["2"]
+def test_wrong_configuration_or_model_is_not_a_restart_loop() -> None:
+    assert settings()["RestartPreventExitStatus"] == ["2 3"]
 
 
 def test_service_runs_as_its_own_user_and_writes_only_its_state() -> None:

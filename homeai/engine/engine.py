@@ -39,8 +39,9 @@ class Engine:
         return self.scheduler.has_work
 
     def add(self, request: Request) -> None:
-        self.runner.add(request)
+        """Raises `AssertionError` for a request that can not be served; nothing is changed then."""
         self.scheduler.add(request)
+        self.runner.add(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         output = self.scheduler.abort(request_id, reason)

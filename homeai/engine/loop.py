@@ -58,7 +58,7 @@ class EngineLoop:
             message = self._inbox.get(self._heartbeat_interval_s)
             if message is None:
                 self._outbox.put(Heartbeat(self._step))
-        while message is not None:
+        while message is not None and self._running:
             self._handle(message)
             message = self._inbox.get_nowait()
 
@@ -67,13 +67,11 @@ class EngineLoop:
             case AddRequest():
                 self._add(message)
             case AbortRequests():
-                for request_id in message.request_ids:
-                    output = self._engine.abort(request_id, message.reason)
-                    if output is not None:
-                        self._aborted.append(output)
+                self._abort(message.request_ids, message.reason)
             case Ping():
                 self._outbox.put(Heartbeat(self._step))
             case Shutdown():
+                self._abort(list(self._live), FinishReason.ABORT)
                 self._running = False
             case _:
                 raise AssertionError(f"unexpected message {type(message).__name__}")
@@ -93,6 +91,12 @@ class EngineLoop:
             self._outbox.put(RequestFailed(message.request_id, str(error)))
             return
         self._live[request.request_id] = request
+
+    def _abort(self, request_ids: list[str], reason: FinishReason) -> None:
+        for request_id in request_ids:
+            output = self._engine.abort(request_id, reason)
+            if output is not None:
+                self._aborted.append(output)
 
     def _run_step(self) -> None:
         self._step += 1
@@ -120,7 +124,7 @@ class EngineLoop:
         scheduler = self._engine.scheduler
         return StepStats(
             step=self._step,
-            mode=scheduler.mode,
+            mode=step.plan.mode if step else scheduler.mode,
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_decode_tokens=step.plan.num_decode_tokens if step else 0,

@@ -6,6 +6,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
 
 from homeai.messages import HEADER, Down, Up, down_decoder, encode_frame
 
@@ -35,12 +36,22 @@ class Inbox:
     def _read(self) -> None:
         try:
             with self._sock.makefile("rb") as stream:
-                while header := stream.read(HEADER.size):
-                    self._queue.put(down_decoder.decode(stream.read(HEADER.unpack(header)[0])))
-        except (OSError, EOFError):
+                while (body := _read_frame(stream)) is not None:
+                    self._queue.put(down_decoder.decode(body))
+        except OSError:
             pass
         finally:
             self._on_close()
+
+
+def _read_frame(stream: BinaryIO) -> bytes | None:
+    """The next message's bytes; None when the other side is gone, be it in the middle of a frame."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    (length,) = HEADER.unpack(header)
+    body = stream.read(length)
+    return body if len(body) == length else None
 
 
 class Outbox:

@@ -4,7 +4,8 @@
 detokenising and stop strings do not.
 """
 
-from homeai.sampling.sampler import BatchSampler, BrokenLogits
+from homeai.errors import BrokenLogits
+from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
 
 __all__ = ["BatchSampler", "BrokenLogits", "SamplerState"]

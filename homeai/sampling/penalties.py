@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from homeai.request import SamplingParams
-from homeai.sampling.row import Logits
+from homeai.sampling.row import Logits, TokenIds
 
 
 def penalizes(params: SamplingParams) -> bool:
@@ -41,12 +41,12 @@ class PenaltyWindow:
         if not self._counts[token_id]:
             del self._counts[token_id]
 
-    def apply(self, row: Logits) -> None:
-        """Change the logits of the tokens in the window, in place."""
+    def penalized(self, row: Logits) -> tuple[TokenIds, Logits]:
+        """The tokens in the window, and what their logits become."""
         params = self._params
         ids = np.fromiter(self._counts.keys(), np.intp, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
         logits = row[ids]
         # Dividing a negative logit would make its token likelier.
         logits = np.where(logits <= 0, logits * params.repeat_penalty, logits / params.repeat_penalty)
-        row[ids] = logits - (counts * params.frequency_penalty + params.presence_penalty)
+        return ids, logits - (counts * params.frequency_penalty + params.presence_penalty)

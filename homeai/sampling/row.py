@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
 
 
 class Row:
-    """Logits [vocabulary], C-contiguous, read only here, with their block maxima and maximum.
+    """Logits [vocabulary], C-contiguous, with their block maxima and maximum; only `replace` writes to them.
 
     `peak` is NaN when any logit is.
     """
@@ -43,8 +43,21 @@ class Row:
         self._body = logits[: logits.size - num_tail].reshape(-1, NUM_BLOCKS)
         self._tail = logits[logits.size - num_tail :]
         self._maxima = self._body.max(axis=0, initial=-np.inf)
+        self._include_tail()
+
+    def _include_tail(self) -> None:
+        num_tail = self._tail.size
         np.maximum(self._maxima[:num_tail], self._tail, out=self._maxima[:num_tail])
         self.peak = float(self._maxima.max())
+
+    def replace(self, ids: TokenIds, values: npt.ArrayLike) -> Logits:
+        """Write the logits of some tokens, each once; returns what they were. Costs their blocks, not the row."""
+        before = self.logits[ids]
+        self.logits[ids] = values
+        blocks = ids % NUM_BLOCKS
+        self._maxima[blocks] = self._body[:, blocks].max(axis=0, initial=-np.inf)
+        self._include_tail()
+        return before
 
     def argmax(self) -> int:
         """Lowest id of the highest logit."""

@@ -17,22 +17,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from homeai.errors import HomeAIError
+from homeai.errors import BrokenLogits
 from homeai.request import SampledToken, SamplingParams
 from homeai.sampling.logprobs import with_logprobs
 from homeai.sampling.philox import uniform
-from homeai.sampling.row import Logits, Row
+from homeai.sampling.row import Logits, Row, TokenIds
 from homeai.sampling.state import SamplerState
 from homeai.sampling.truncation import survivors, truncates
 from homeai.sampling.weights import pick, softmax_weights
-
-
-class BrokenLogits(HomeAIError):
-    """The model's own output is unusable, so the engine is. Never caused by a request's parameters."""
-
-    def __init__(self, row: int, num_rows: int, peak: float) -> None:
-        super().__init__(f"logits row {row} of {num_rows} is broken: its maximum is {peak}")
-        self.row = row
 
 
 class BatchSampler:
@@ -47,8 +39,8 @@ class BatchSampler:
     ) -> list[SampledToken]:
         """Draw one token for each row of `logits` [rows, vocabulary], C-contiguous.
 
-        Row i belongs to `states[i]` and draws its output token `output_indices[i]`. Logits and states are left
-        as they are. Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
+        Row i belongs to `states[i]` and draws its output token `output_indices[i]`. Logits and states are
+        afterwards as they were. Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
         """
         num_rows = len(states)
         assert logits.shape == (num_rows, self._vocab_size), f"logits {logits.shape} for {num_rows} requests"
@@ -60,24 +52,28 @@ class BatchSampler:
             sampled.append(self._sample_row(raw, state, output_index))
         return sampled
 
-    def _sample_row(self, raw: Row, state: SamplerState, output_index: int) -> SampledToken:
-        token_id = self._draw(self._edited(raw, state, output_index), state.params, output_index)
+    def _sample_row(self, row: Row, state: SamplerState, output_index: int) -> SampledToken:
+        originals = self._edit(row, state, output_index)
+        token_id = self._draw(row, state.params, output_index)
+        for ids, logits in reversed(originals):
+            row.logits[ids] = logits
         if state.params.logprobs is None:
             return SampledToken(token_id)
-        return with_logprobs(raw, token_id, state.params.logprobs)
+        own = Row(row.logits) if originals else row  # log-probabilities are of the model's own logits
+        return with_logprobs(own, token_id, state.params.logprobs)
 
-    def _edited(self, raw: Row, state: SamplerState, output_index: int) -> Row:
-        """Steps 1 to 3, on a copy: the raw row is still wanted for log-probabilities."""
-        must_go_on = state.params.ignore_eos or output_index < state.params.min_tokens
-        if not (must_go_on or state.bias_ids.size or state.window):
-            return raw
-        logits = raw.logits.copy()
-        if must_go_on:
-            logits[self._end_ids] = -np.inf
-        logits[state.bias_ids] += state.bias
+    def _edit(self, row: Row, state: SamplerState, output_index: int) -> list[tuple[TokenIds, Logits]]:
+        """Steps 1 to 3, in place: each touches a few tokens. Returns what to put back, in reverse."""
+        originals = []
+        if state.params.ignore_eos or output_index < state.params.min_tokens:
+            originals.append((self._end_ids, row.replace(self._end_ids, -np.inf)))
+        if state.bias_ids.size:
+            biased = row.logits[state.bias_ids] + state.bias
+            originals.append((state.bias_ids, row.replace(state.bias_ids, biased)))
         if state.window:
-            state.window.apply(logits)
-        return Row(logits)
+            ids, penalized = state.window.penalized(row.logits)
+            originals.append((ids, row.replace(ids, penalized)))
+        return originals
 
     def _draw(self, row: Row, params: SamplingParams, output_index: int) -> int:
         """Step 4."""

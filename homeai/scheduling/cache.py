@@ -1,7 +1,7 @@
 """The KV cache as the scheduler counts it: sequences to hand out, cells that are taken.
 
-Every token in the cache takes one cell of the one pool that all sequences share. The runner's cache holds
-exactly what is counted here after each `update`.
+Every token in the cache takes one cell of the one pool that all sequences share. The runner holds exactly what
+is counted here, and until its next step what was closed since the last one.
 """
 
 from __future__ import annotations

@@ -6,12 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from homeai.request import FinishReason, SampledToken
-
-
-class Mode(enum.StrEnum):
-    CONTINUOUS = "continuous"
-    SINGLE = "single"
+from homeai.request import FinishReason, Mode, SampledToken
 
 
 class Chunk(NamedTuple):

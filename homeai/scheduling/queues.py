@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
 
 from homeai.request import Request
 from homeai.scheduling.fairness import FairShare, VirtualCounter
+
+MAX_STALE_ENTRIES = 64
 
 Entry = tuple[float, float, str]  # (counter, arrival of the source's head, source)
 
@@ -35,6 +36,8 @@ class _ClassQueue:
         if self._latest.get(source) != entry:
             self._latest[source] = entry
             heapq.heappush(self._heap, entry)
+            if len(self._heap) > 2 * len(self._latest) + MAX_STALE_ENTRIES:
+                self._heap = sorted(self._latest.values())
 
     def forget(self, source: str) -> None:
         del self.by_source[source], self._latest[source]
@@ -60,11 +63,6 @@ class FairQueue:
 
     def __len__(self) -> int:
         return self._size
-
-    def __iter__(self) -> Iterator[Request]:
-        for queue in self._classes.values():
-            for requests in queue.by_source.values():
-                yield from requests
 
     def push(self, request: Request, *, front: bool = False) -> None:
         fairness_class, source = request.fairness_class, request.source

@@ -16,17 +16,19 @@ same thing. After Orca (Yu et al., OSDI '22) and Sarathi-Serve (Agrawal et al., 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from homeai.request import FinishReason, Request, RequestStatus, WaitReason
+from homeai.request import FinishReason, Mode, Request, RequestStatus, WaitReason
 from homeai.scheduling.cache import KVCache
 from homeai.scheduling.fairness import FairShare
-from homeai.scheduling.plan import Chunk, Mode, RequestOutput, StepPlan, StepResult
+from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan, StepResult
 from homeai.scheduling.preemption import choose_victim
 from homeai.scheduling.queues import FairQueue
 
 DECODE_RESERVE = 16  # cells kept free per running request at admission, so that it can go on for a while
+MAX_STALE_DEADLINES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,12 @@ class Scheduler:
     """Owns every live request's status and counts; nobody else writes them."""
 
     def __init__(self, config: SchedulerConfig) -> None:
+        assert config.max_model_len <= config.num_kv_cells, (
+            f"a request of {config.max_model_len} tokens would never fit {config.num_kv_cells} cells"
+        )
+        assert config.max_num_seqs <= config.max_num_batched_tokens, (
+            f"{config.max_num_seqs} decodes would not fit a step of {config.max_num_batched_tokens} tokens"
+        )
         self.config = config
         self.share = FairShare(config.class_weights)
         self.waiting = FairQueue(self.share)
@@ -58,7 +66,8 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.cache = KVCache(config.num_kv_cells, config.max_num_seqs)
         self.num_preemptions = 0  # since the start
-        self._deadlines: list[tuple[float, str]] = []
+        self._ran_out = False  # the runner had less room than we count: nobody joins until someone has left
+        self._deadlines: list[tuple[float, str]] = []  # a heap; entries outlive their requests for a while
 
     @property
     def has_work(self) -> bool:
@@ -84,9 +93,9 @@ class Scheduler:
         assert 0 < request.num_prompt_tokens <= self.config.max_model_len, "the front end checks lengths"
         self.requests[request.request_id] = request
         self.waiting.push(request)
-        timeout_s = self.config.queue_timeouts_s.get(request.fairness_class)
-        if timeout_s is not None:
-            heapq.heappush(self._deadlines, (request.arrival_at + timeout_s, request.request_id))
+        heapq.heappush(self._deadlines, (self._deadline(request), request.request_id))
+        if len(self._deadlines) > 2 * len(self.requests) + MAX_STALE_DEADLINES:
+            self._deadlines = sorted((self._deadline(r), r.request_id) for r in self.requests.values())
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         """End a request in whatever state it is. Unknown or finished ones are ignored: a repeat is harmless."""
@@ -98,9 +107,14 @@ class Scheduler:
         outputs = []
         while self._deadlines and self._deadlines[0][0] <= now:
             request = self.requests.get(heapq.heappop(self._deadlines)[1])
-            if request is not None and request.status is RequestStatus.WAITING:
+            if request is None or request.status is not RequestStatus.WAITING:
+                continue
+            if self._deadline(request) <= now:  # else the entry was of an earlier request of this name
                 outputs.append(self._finish(request, FinishReason.TIMEOUT))
         return outputs
+
+    def _deadline(self, request: Request) -> float:
+        return request.arrival_at + self.config.queue_timeouts_s.get(request.fairness_class, math.inf)
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -183,6 +197,8 @@ class Scheduler:
         if len(self.running) >= self.config.max_num_seqs:
             return WaitReason.SEQUENCE_SLOT
         if self.running:
+            if self._ran_out:
+                return WaitReason.KV_SPACE
             promised = sum(r.num_tokens + DECODE_RESERVE for r in self.running)
             if promised + request.num_tokens + DECODE_RESERVE > self.cache.num_cells:
                 return WaitReason.KV_SPACE
@@ -249,6 +265,7 @@ class Scheduler:
         """The runner found no room although the count said otherwise: one waits, nobody fails."""
         if len(self.running) > 1:
             self._preempt(self._victim(), now)
+            self._ran_out = True
             return []
         return [self._finish(r, FinishReason.LENGTH) for r in list(self.running)]
 
@@ -264,6 +281,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason) -> RequestOutput:
         if request.status is RequestStatus.RUNNING:
             self._leave_batch(request)
+            self._ran_out = False
         else:
             self.waiting.remove(request)
         request.status = RequestStatus.FINISHED

@@ -23,10 +23,7 @@ class Door:
         self._max_num_seqs = max_num_seqs
         self._pending: Counter[str] = Counter()  # let in, not started, by class
         self._num_running = 0
-        self._started_at: dict[str, deque[float]] = {}
-
-    def num_waiting(self, fairness_class: str) -> int:
-        return self._pending[fairness_class]
+        self._drain: dict[str, deque[float]] = {}  # when the class's queue began, then its last starts
 
     def check(self, fairness_class: str, count: int, now: float) -> None:
         """Raises `TooManyRequests` when `count` more of the class would exceed its bound."""
@@ -35,20 +32,22 @@ class Door:
         waiting = min(beyond_slots, self._pending[fairness_class] + count)
         limit = self._max_waiting[fairness_class]
         if waiting > limit:
-            retry_after_s = self.retry_after_s(fairness_class, now)
+            retry_after_s = self.retry_after_s(fairness_class, now, num_places=waiting - limit)
             raise TooManyRequests(
                 f"too many {fairness_class} requests are waiting: {waiting} > {limit} maximum; "
                 f"try again in {retry_after_s:.0f} s",
                 retry_after_s=retry_after_s,
             )
 
-    def enter(self, fairness_class: str) -> None:
+    def enter(self, fairness_class: str, now: float) -> None:
+        if not self._pending[fairness_class]:
+            self._drain[fairness_class] = deque([now], maxlen=WINDOW + 1)  # how long nobody came is not a rate
         self._pending[fairness_class] += 1
 
     def start(self, fairness_class: str, now: float) -> None:
         self._pending[fairness_class] -= 1
         self._num_running += 1
-        self._started_at.setdefault(fairness_class, deque(maxlen=WINDOW)).append(now)
+        self._drain[fairness_class].append(now)
 
     def leave(self, fairness_class: str, *, started: bool) -> None:
         if started:
@@ -56,10 +55,10 @@ class Door:
         else:
             self._pending[fairness_class] -= 1
 
-    def retry_after_s(self, fairness_class: str, now: float) -> float:
-        """When a place will be free, by the rate at which requests of the class started lately."""
-        starts = self._started_at.get(fairness_class)
-        if not starts:
+    def retry_after_s(self, fairness_class: str, now: float, *, num_places: int = 1) -> float:
+        """When so many places will be free, by the rate at which the class's queue has been starting."""
+        drain = self._drain.get(fairness_class)
+        if drain is None:
             return MIN_RETRY_S
-        per_start_s = (now - starts[0]) / len(starts)
-        return min(max(per_start_s, MIN_RETRY_S), MAX_RETRY_S)
+        per_start_s = (now - drain[0]) / max(1, len(drain) - 1)
+        return min(max(num_places * per_start_s, MIN_RETRY_S), MAX_RETRY_S)

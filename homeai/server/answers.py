@@ -47,7 +47,10 @@ class JSON(Response):
 
 
 class EventStream(Response):
-    """Sends what `chunks` yields, each at once; closes `chunks` as soon as the client is gone."""
+    """Sends what `chunks` yields, each at once; closes `chunks` as soon as the client is gone.
+
+    `chunks` is entered before anything is sent, so that closing it always runs its `finally`.
+    """
 
     media_type = "text/event-stream"
 
@@ -65,7 +68,9 @@ class EventStream(Response):
             await self._chunks.aclose()
 
     async def _send(self, send: Send) -> None:
+        first = await anext(self._chunks, b"")
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
         async for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

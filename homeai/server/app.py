@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,10 +12,8 @@ from homeai import __version__
 from homeai.errors import NotFound, RequestError
 from homeai.server.answers import ClientGone, error_response
 from homeai.server.api import openai, status
-from homeai.server.guards import BodyLimit, HostGuard, RequestId
+from homeai.server.guards import BodyLimit, HostGuard, Recovery, RequestId
 from homeai.server.service import Service
-
-log = logging.getLogger("homeai.server")
 
 
 def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
@@ -27,9 +23,9 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGone, _client_gone)
-    app.add_exception_handler(Exception, _bug)
     app.add_middleware(BodyLimit, max_bytes=service.config.server.max_body_bytes)
     app.add_middleware(HostGuard, allowed_hosts=service.config.server.allowed_hosts)
+    app.add_middleware(Recovery)
     app.add_middleware(RequestId)
     return app
 
@@ -44,13 +40,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     answer = NotFound(f"{request.method} {request.url.path}: {error.detail}")
     answer.status = error.status_code
-    return error_response(answer)
+    response = error_response(answer)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(RequestError(f"internal error: {type(error).__name__}"))

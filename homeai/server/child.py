@@ -33,7 +33,7 @@ class EngineChild:
                 | {"GGML_NO_BACKTRACE": "1"}
                 | ({"CUDA_VISIBLE_DEVICES": ""} if config.device == "cpu" else {}),
             )
-        self._sock.sendall(encode_frame(LoadModel(config)))
+            self._sock.sendall(encode_frame(LoadModel(config)))  # into the buffer, whatever became of the child
         self._writer: asyncio.StreamWriter | None = None
 
     @property

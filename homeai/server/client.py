@@ -59,7 +59,7 @@ class Record:
 
 
 class TokenEvent(NamedTuple):
-    """News of one generation: a token, or its end, or both."""
+    """News of one generation: a token, or its end."""
 
     choice: int  # which generation of the stream
     token: SampledToken | None
@@ -85,10 +85,13 @@ class Stream:
     def num_buffered(self) -> int:
         return len(self._events)
 
-    def push(self, request_id: str, token: SampledToken | None, finish_reason: FinishReason | None) -> None:
-        self._events.append(TokenEvent(self._choice[request_id], token, finish_reason))
-        if finish_reason is not None:
-            self._num_open -= 1
+    def push(self, request_id: str, token: SampledToken) -> None:
+        self._events.append(TokenEvent(self._choice[request_id], token, None))
+        self._notify()
+
+    def finish(self, request_id: str, reason: FinishReason) -> None:
+        self._events.append(TokenEvent(self._choice[request_id], None, reason))
+        self._num_open -= 1
         self._notify()
 
     def close_one(self) -> None:
@@ -110,7 +113,7 @@ class Stream:
             except TimeoutError:
                 return False
         if self._error is not None and not self._events:
-            raise self._error
+            raise self._error  # after what came before it
         return True
 
     def read(self) -> Iterator[TokenEvent]:
@@ -120,7 +123,8 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        return not self._num_open and not self._events
+        """Complete and read. Never with an error: that is for `wait` to raise."""
+        return not self._num_open and not self._events and self._error is None
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -133,7 +137,7 @@ class _Live:
     stream: Stream
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class EngineClient:
     """Submit, abort, and the demultiplexing of what comes up. Runs on the event loop only."""
 
@@ -144,6 +148,7 @@ class EngineClient:
     on_step: Callable[[StepStats], None] = lambda stats: None
     last_step: StepStats | None = None
     _live: dict[str, _Live] = field(default_factory=dict)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.supervisor.on_message = self.handle
@@ -160,11 +165,12 @@ class EngineClient:
         if not self.supervisor.takes_requests:
             raise self.supervisor.not_ready()
         fairness_class = adds[0].fairness_class
-        self.door.check(fairness_class, len(adds), time.monotonic())
+        now = time.monotonic()
+        self.door.check(fairness_class, len(adds), now)
         stream = Stream(adds, api)
         for generation in stream.generations:
             self._live[generation.add.request_id] = _Live(generation, stream)
-            self.door.enter(fairness_class)
+            self.door.enter(fairness_class, now)
             self.supervisor.send(generation.add)
         return stream
 
@@ -177,7 +183,8 @@ class EngineClient:
     async def idle(self) -> None:
         """Return when nothing is live."""
         while self._live:
-            await asyncio.sleep(0.05)
+            self._ended.clear()
+            await self._ended.wait()
 
     def abort_all(self) -> None:
         if self._live:
@@ -236,7 +243,7 @@ class EngineClient:
         else:
             self.on_token_gap(generation.add.fairness_class, now - generation.last_token_at)
         generation.last_token_at = now
-        stream.push(output.request_id, output.token, None)
+        stream.push(output.request_id, output.token)
         if stream.num_buffered > MAX_BUFFERED_TOKENS:
             self.abort(stream)
 
@@ -250,6 +257,7 @@ class EngineClient:
     ) -> None:
         """The only place where a request stops being live."""
         live = self._live.pop(request_id)
+        self._ended.set()
         generation, stream = live.generation, live.stream
         fairness_class = generation.add.fairness_class
         self.door.leave(fairness_class, started=generation.started_at is not None)
@@ -264,5 +272,5 @@ class EngineClient:
         elif error is not None:
             stream.fail(error)
         else:
-            stream.push(request_id, None, reason)
+            stream.finish(request_id, reason)
         self.on_finished(Record(generation, reason, error, now, finished))

@@ -33,6 +33,7 @@ log = logging.getLogger("homeai")
 EXIT_FAILED = 3  # told to systemd: the model cannot be loaded, starting again would not help
 LOAD_NOTE_S = 5.0
 GRACE_S = 5  # for connections that are still open after the drain
+STOP_S = 20.0  # for everything after the drain: open connections, the engine, the ledger
 
 
 class Server(uvicorn.Server):
@@ -72,7 +73,7 @@ class Daemon:
             model_file=self._model_path.name,
             supervisor=self._supervisor,
             client=EngineClient(self._supervisor, Door(max_waiting, max_running)),
-            sources=Sources(config.sources, scheduler.default_class),
+            sources=Sources(config.sources, config.classes, scheduler.default_class),
             keys=keys,
             books=self._books,
             probe=MachineProbe(),
@@ -101,9 +102,10 @@ class Daemon:
             self._ledger.start()
         self._supervisor.on_state = self._announce
         self._announce(self._supervisor.state)
-        supervising = self._supervisor.start()
-        supervising.add_done_callback(self._supervision_ended)
+        self._supervisor.start().add_done_callback(self._task_ended)
         tasks = [asyncio.create_task(w) for w in (self._become_ready(), self._feed_watchdog(), self._drain_on_stop())]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
         try:
             yield
         finally:
@@ -122,11 +124,12 @@ class Daemon:
             self._service.open(await asyncio.to_thread(Text.load, self._model_path, self._config))
         except (ModelLoadError, ConfigError) as error:
             self._supervisor.give_up(str(error))
+            self._service.stay_closed()
         try:
             await self._supervisor.ensure_ready()
         except HomeAIError as error:
             self._notifier.send(STATUS=str(error))
-            if self._notifier.is_active:
+            if self._notifier.is_active and self._supervisor.state is State.FAILED:
                 self._exit_code = EXIT_FAILED
                 self._server.should_exit = True
             return
@@ -161,10 +164,10 @@ class Daemon:
                 self._notifier.send(WATCHDOG=1)
             await asyncio.sleep(min(LOAD_NOTE_S, self._notifier.watchdog_s / 3 or LOAD_NOTE_S))
 
-    def _supervision_ended(self, task: asyncio.Task[None]) -> None:
-        """A bug in supervising leaves nobody to restart the engine: end, and let systemd start us again."""
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A bug in one of them would leave a daemon that only looks alive: end, and let systemd start us again."""
         if not task.cancelled() and task.exception() is not None:
-            log.critical("the supervisor failed", exc_info=task.exception())
+            log.critical("the daemon is broken and ends", exc_info=task.exception())
             self._exit_code = 1
             self._server.should_exit = True
 
@@ -176,7 +179,7 @@ class Daemon:
         deadline_s = self._config.server.drain_timeout_s
         client = self._service.client
         log.info("stopping: %d request(s) have up to %.0f s to end", len(client.live), deadline_s)
-        self._notifier.send(STOPPING=1)
+        self._notifier.send(STOPPING=1, EXTEND_TIMEOUT_USEC=int(1e6 * (deadline_s + STOP_S)))
         self._supervisor.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):

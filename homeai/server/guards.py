@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import socket
 import uuid
 from collections.abc import Iterable
@@ -10,8 +12,12 @@ from ipaddress import ip_address
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from homeai.errors import BodyTooLarge, HostNotAllowed
+from homeai.errors import BodyTooLarge, HostNotAllowed, RequestError
 from homeai.server.answers import error_response
+
+LOCAL_NAME = re.compile(r"(?:[a-z0-9_-]+\.)+(?:local|localhost)")
+
+log = logging.getLogger("homeai.server")
 
 
 class HostGuard:
@@ -19,26 +25,26 @@ class HostGuard:
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str]) -> None:
         self.app = app
-        self._allowed = {h.lower() for h in allowed_hosts} | {"localhost", socket.gethostname().lower()}
+        self._allowed = {_name_of(host) for host in (*allowed_hosts, "localhost", socket.gethostname())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "")
-            if not self._is_allowed(host):
-                error = HostNotAllowed(f"host {host!r} is not allowed: add it to server.allowed_hosts")
+            hosts = Headers(scope=scope).getlist("host")
+            if len(hosts) != 1 or not self._is_allowed(_name_of(hosts[0])):
+                shown = ", ".join(map(repr, hosts)) or "''"
+                error = HostNotAllowed(f"host {shown} is not allowed: add it to server.allowed_hosts")
                 await error_response(error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    def _is_allowed(self, host: str) -> bool:
-        name = _without_port(host).lower().rstrip(".")
-        return name in self._allowed or name.endswith((".local", ".localhost")) or _is_address(name)
+    def _is_allowed(self, name: str) -> bool:
+        return name in self._allowed or LOCAL_NAME.fullmatch(name) is not None or _is_address(name)
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+def _name_of(host: str) -> str:
+    """`Home.lan.:8700` → `home.lan`, `[::1]:8700` → `::1`."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().rstrip(".")
 
 
 def _is_address(name: str) -> bool:
@@ -50,7 +56,10 @@ def _is_address(name: str) -> bool:
 
 
 class BodyLimit:
-    """Counts body bytes as they come, so that a missing or wrong Content-Length does not matter."""
+    """Counts body bytes as they come, so that a missing or wrong Content-Length does not matter.
+
+    The error comes out of reading the body: the route that reads it knows who is asking, and writes it down.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self.app = app
@@ -60,24 +69,48 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        announced = Headers(scope=scope).get("content-length", "0")
-        if announced.isdigit() and int(announced) > self._max_bytes:
-            await error_response(self._error(int(announced)))(scope, receive, send)
-            return
+        announced = Headers(scope=scope).get("content-length", "")
+        num_announced = int(announced) if announced.isdecimal() else 0
         num_bytes = 0
 
         async def counted() -> Message:
             nonlocal num_bytes
+            self._check(num_announced)
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise self._error(num_bytes)
+            self._check(num_bytes)
             return message
 
         await self.app(scope, counted, send)
 
-    def _error(self, num_bytes: int) -> BodyTooLarge:
-        return BodyTooLarge(f"the request body is too large: {num_bytes} bytes > {self._max_bytes} maximum")
+    def _check(self, num_bytes: int) -> None:
+        if num_bytes > self._max_bytes:
+            raise BodyTooLarge(f"the request body is too large: {num_bytes} bytes > {self._max_bytes} maximum")
+
+
+class Recovery:
+    """A bug is logged and gets an answer. Starlette's own handler would be outside of `RequestId`, and uvicorn
+    would close the connection under the client's next request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception as error:
+            if has_begun or scope["type"] != "http":
+                raise  # the client must see that its answer broke off
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            await error_response(RequestError(f"internal error: {type(error).__name__}"))(scope, receive, send)
 
 
 class RequestId:

@@ -5,6 +5,7 @@ The model then loads while the web framework is imported.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from homeai.config import Config
 from homeai.errors import ConfigError
 from homeai.hardware import num_physical_cores
 from homeai.messages import EngineConfig
+from homeai.server.child import EngineChild
 from homeai.server.supervisor import Supervisor
 
 HEARTBEAT_INTERVAL_S = 5.0
@@ -23,14 +25,14 @@ HEARTBEAT_INTERVAL_S = 5.0
 def serve(config: Config, model_path: Path) -> int:
     """Serve until a signal; returns the exit code. Raises `ConfigError` before anything was started."""
     _check_files(config)
-    sock = listen(config.server.host, config.server.port)
     _check_exposure(config)
-    supervisor = Supervisor(
-        engine_config(config, model_path),
-        config.residency,
-        log_level=config.server.log_level,
-        log_format=config.server.log_format,
-    )
+    sock = listen(config.server.host, config.server.port)
+    engine, server = engine_config(config, model_path), config.server
+
+    def start_child() -> EngineChild:
+        return EngineChild(engine, log_level=server.log_level, log_format=server.log_format)
+
+    supervisor = Supervisor(start_child, config.residency)
     supervisor.spawn()
     logging.getLogger("llama.cpp").setLevel(logging.ERROR)  # the child says the rest, about the same file
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only the child may open a GPU; we read a vocabulary
@@ -43,12 +45,15 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket: whoever connects from now on waits until we answer."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(512)
-    except OSError as error:
-        raise ConfigError(f"server.host {host!r}, server.port {port}: {error.strerror}; choose another one") from None
+        with contextlib.ExitStack() as on_error:
+            sock = on_error.enter_context(socket.socket(family, kind, protocol))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(512)
+            on_error.pop_all()
+    except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+        reason = getattr(error, "strerror", None) or "not a host name"
+        raise ConfigError(f"server.host {host!r}, server.port {port}: {reason}; choose another one") from None
     return sock
 
 
@@ -65,7 +70,9 @@ def _check_exposure(config: Config) -> None:
         return
     from homeai.keys import KeyStore
 
-    if not KeyStore(config.ledger_path).list():
+    with contextlib.closing(KeyStore(config.ledger_path)) as store:
+        has_keys = bool(store.list())
+    if not has_keys:
         raise ConfigError(
             f"server.host {host!r} is reachable from the network, but there is no API key: "
             "add one with `homeai keys add NAME`, or set server.auth: none"
@@ -101,5 +108,5 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
         output_token_weight=scheduler.output_token_weight,
         class_weights={name: c.weight for name, c in config.classes.items()},
         queue_timeouts_s={name: c.queue_timeout_s for name, c in config.classes.items()},
-        heartbeat_interval_s=HEARTBEAT_INTERVAL_S,
+        heartbeat_interval_s=min(HEARTBEAT_INTERVAL_S, config.residency.heartbeat_timeout_s / 3),
     )

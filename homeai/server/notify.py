@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+
+TIMEOUT_S = 1.0  # for a note, when the manager's queue is full
 
 
 class Notifier:
@@ -20,9 +23,8 @@ class Notifier:
         """e.g. `send(READY=1, STATUS="resident")`. Best effort: a lost note is not a reason to fail."""
         if not self._address:
             return
-        text = "\n".join(f"{key}={value}" for key, value in fields.items())
+        text = "\n".join(f"{key}={' '.join(str(value).split())}" for key, value in fields.items())
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            try:
-                sock.sendto(text.encode(), self._address)
-            except OSError:
-                return
+            sock.settimeout(TIMEOUT_S)
+            with contextlib.suppress(OSError):
+                sock.sendto(text.encode("utf-8", "replace"), self._address)

@@ -49,7 +49,7 @@ class Arrival:
     identity: Identity
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Service:
     config: Config
     model_file: str
@@ -61,7 +61,7 @@ class Service:
     probe: Probe
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
-    _text_loaded: asyncio.Event = field(default_factory=asyncio.Event)
+    _text_settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.client.on_finished = self.books.finished
@@ -71,7 +71,11 @@ class Service:
     def open(self, text: Text) -> None:
         self.text = text
         self.books.model_name = text.name
-        self._text_loaded.set()
+        self._text_settled.set()
+
+    def stay_closed(self) -> None:
+        """There will be no text: whoever waits for it is told why."""
+        self._text_settled.set()
 
     def authenticate(self, caller: Caller) -> Key | None:
         """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given."""
@@ -103,7 +107,7 @@ class Service:
         """Tokenizer and template, once the model is there. Raises `ModelNotFound`, `NotReady`."""
         if self.text is None and self.supervisor.takes_requests:
             await self.supervisor.ensure_ready()
-            await self._text_loaded.wait()
+            await self._text_settled.wait()
         if self.text is None:
             raise self.supervisor.not_ready()
         if not self.text.knows(model):

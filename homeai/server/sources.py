@@ -1,13 +1,13 @@
 """Who is asking → a source and its fairness class. Pure: headers and addresses are arguments.
 
-In this order: API key, `X-HomeAI-Source` (believed from loopback, or with a trusted key), address, the
-request's `user` field, else "default". `sources:` of the config gives names their class; an unknown name is
-its own source in the default class.
+In this order: API key, `X-HomeAI-Source`, address, the request's `user` field, else "default". The header is
+believed from loopback when there is no key, and with a trusted key, whose holder asks for others. `sources:`
+of the config gives names their class; an unknown name is its own source in the default class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -25,37 +25,40 @@ class Identity:
 
 
 class Sources:
-    def __init__(self, configured: Iterable[SourceConfig], default_class: str) -> None:
-        self._configured = tuple(configured)
+    def __init__(self, configured: Iterable[SourceConfig], classes: Collection[str], default_class: str) -> None:
+        configured = tuple(configured)
+        first_wins = configured[::-1]
+        self._by_key = {value: source.name for source in first_wins for value in source.match.key}
+        self._by_header = {value: source.name for source in first_wins for value in source.match.header}
+        self._by_user = {value: source.name for source in first_wins for value in source.match.user}
+        self._by_network = [(network, source.name) for source in configured for network in source.match.address]
+        self._class_of = {source.name: source.fairness_class for source in configured}
+        self._classes = classes
         self._default_class = default_class
-        self._class_of = {source.name: source.fairness_class for source in self._configured}
 
     def identify(self, *, key: Key | None, header: str | None, address: str | None, user: str | None) -> Identity:
         """`header` is X-HomeAI-Source; `user` the request body's field; `address` the client's IP."""
-        if header and (is_loopback(address) or (key is not None and key.trusted)):
-            return self._named(self._find("header", header) or header)
+        if header and (key.trusted if key else is_loopback(address)):
+            return self._named(self._by_header.get(header) or _name(header))
         if key is not None:
-            name = self._find("key", key.name) or key.name
-            return Identity(name, self._class_of.get(name) or key.fairness_class or self._default_class)
+            return self._named(self._by_key.get(key.name, key.name), key.fairness_class)
         by_address = self._find_address(address)
         if by_address is not None:
             return self._named(by_address)
         if user:
-            return self._named(self._find("user", user) or user)
+            return self._named(self._by_user.get(user) or _name(user))
         return self._named(DEFAULT_SOURCE)
 
-    def _named(self, name: str) -> Identity:
-        name = name[:MAX_NAME_LENGTH]
-        return Identity(name, self._class_of.get(name, self._default_class))
-
-    def _find(self, kind: str, value: str) -> str | None:
-        return next((s.name for s in self._configured if value in getattr(s.match, kind)), None)
+    def _named(self, name: str, key_class: str | None = None) -> Identity:
+        """A key may be older than the classes of today: one that is gone counts as none."""
+        fallback = key_class if key_class in self._classes else None
+        return Identity(name, self._class_of.get(name) or fallback or self._default_class)
 
     def _find_address(self, address: str | None) -> str | None:
         parsed = _parse(address)
         if parsed is None:
             return None
-        return next((s.name for s in self._configured if any(parsed in net for net in s.match.address)), None)
+        return next((name for network, name in self._by_network if parsed in network), None)
 
 
 def is_loopback(address: str | None) -> bool:
@@ -63,7 +66,13 @@ def is_loopback(address: str | None) -> bool:
     return parsed is not None and parsed.is_loopback
 
 
+def _name(text: str) -> str:
+    """A name from outside ends up in terminals, logs and metrics: printable, and not too long."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:MAX_NAME_LENGTH])
+
+
 def _parse(address: str | None) -> IPv4Address | IPv6Address | None:
+    """An IPv4 client of an IPv6 socket is what it is at home: IPv4."""
     try:
         parsed = ip_address(address.split("%")[0]) if address else None
     except ValueError:

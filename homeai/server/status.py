@@ -10,11 +10,9 @@ import msgspec
 
 from homeai import __version__
 from homeai.messages import StepStats
-from homeai.request import WaitReason
-from homeai.scheduling.plan import Mode
+from homeai.request import Mode, RequestStatus, WaitReason
 from homeai.server.client import Generation
 from homeai.server.service import Service
-from homeai.server.supervisor import State
 from homeai.status import (
     BatchStatus,
     ClassStatus,
@@ -38,6 +36,7 @@ _started_at: Final = time.monotonic()
 def snapshot(service: Service) -> Status:
     step = service.client.last_step or NO_STEP
     live = service.client.live
+    is_resident = service.supervisor.ready is not None
     progress = service.supervisor.progress
     scheduler = service.config.scheduler
     return Status(
@@ -65,7 +64,7 @@ def snapshot(service: Service) -> Status:
             scheduler.mode, scheduler.chunked_prefill, scheduler.max_chunk_tokens, service.config.server.auth
         ),
         classes=_classes(service, live),
-        requests=[_request(generation, service.supervisor.state) for generation in live[:MAX_REQUESTS]],
+        requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
     )
 
@@ -106,20 +105,27 @@ def _classes(service: Service, live: list[Generation]) -> list[ClassStatus]:
     ]
 
 
-def _request(generation: Generation, state: State) -> RequestProgress:
+def _request(generation: Generation, *, is_resident: bool) -> RequestProgress:
     add, progress = generation.add, generation.progress
-    wait_reason = progress.wait_reason if progress else None
-    if state is not State.RESIDENT and generation.started_at is None:
-        wait_reason = WaitReason.NOT_RESIDENT
+    status = _status(generation)
+    wait_reason = None if progress is None or status is RequestStatus.RUNNING else progress.wait_reason
     return RequestProgress(
         id=add.request_id,
         source=add.source,
         fairness_class=add.fairness_class,
-        status=progress.status if progress else "waiting",
-        wait_reason=wait_reason,
+        status=status.name.lower(),
+        wait_reason=wait_reason if is_resident else WaitReason.NOT_RESIDENT,
         num_prompt_tokens=len(add.prompt_token_ids),
         num_computed_tokens=progress.num_computed_tokens if progress else 0,
         num_output_tokens=generation.num_output_tokens,
         max_tokens=add.sampling.max_tokens,
         age_s=time.monotonic() - add.arrival_at,
     )
+
+
+def _status(generation: Generation) -> RequestStatus:
+    """Starts are told at once, progress only now and then."""
+    if generation.started_at is None:
+        return RequestStatus.WAITING
+    is_parked = generation.progress is not None and generation.progress.status == "preempted"
+    return RequestStatus.PREEMPTED if is_parked else RequestStatus.RUNNING

@@ -1,8 +1,8 @@
 """The engine child's life: start, ready, heartbeat, restart, stop. Single owner of the residency state.
 
     STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED
-                  ↑________________|  the child died: back-off, again
-              FAILED               the file cannot be loaded, or it died too often
+                 ↑___________________|  the child died: back-off, again
+              FAILED                    the file cannot be loaded, or it died too often
 
 Others read `state`, send messages and wait for `ensure_ready()`; nobody else starts or ends the child.
 """
@@ -10,20 +10,43 @@ Others read `state`, send messages and wait for `ensure_ready()`; nobody else st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
+from homeai.clock import Clock, MonotonicClock
 from homeai.config import ResidencyConfig
 from homeai.errors import EngineDied, NotReady
-from homeai.messages import Down, EngineConfig, EngineFailed, EngineReady, LoadProgress, Shutdown, Up
-from homeai.server.child import EngineChild
+from homeai.messages import Down, EngineFailed, EngineReady, LoadProgress, Shutdown, Up
 
 log = logging.getLogger("homeai.supervisor")
 
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+WATCH_INTERVAL_S = 1.0
+
+
+class Child(Protocol):
+    """One incarnation of the engine, already started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def messages(self) -> AsyncIterator[Up]:
+        """Everything it says, until it closes its side."""
+        ...
+
+    def send(self, message: Down) -> None:
+        """Never blocks; lost when it is gone."""
+        ...
+
+    def kill(self) -> None: ...
+
+    async def wait(self) -> int:
+        """End it for sure; its exit code."""
+        ...
 
 
 class State(enum.StrEnum):
@@ -36,33 +59,28 @@ class State(enum.StrEnum):
 
 
 class Supervisor:
-    """`on_message` gets what the engine says; `on_lost` is called once per incarnation that ended unasked."""
+    """`on_message` gets what the engine says; `on_lost` is called once per incarnation that ended, however it did."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        residency: ResidencyConfig,
-        *,
-        log_level: str = "info",
-        log_format: str = "text",
+        self, start_child: Callable[[], Child], residency: ResidencyConfig, clock: Clock | None = None
     ) -> None:
-        self._config = config
+        self._start_child = start_child
         self._residency = residency
-        self._log_options = (log_level, log_format)
-        self._child: EngineChild | None = None
+        self._clock = clock or MonotonicClock()
+        self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()  # RESIDENT or FAILED
-        self._unsent: list[Down] = []  # waits for RESIDENT
+        self._settled = asyncio.Event()  # nothing to wait for: neither LOADING nor WARMING
+        self._stopping = asyncio.Event()
+        self._unsent: list[Down] = []  # waits for the engine to be ready
         self._deaths: deque[float] = deque()
-        self._heard_at = time.monotonic()
-        self._stopping = False
+        self._heard_at = self._clock.now()
         self.state = State.STOPPED
         self.progress: LoadProgress | None = None
         self.ready: EngineReady | None = None
         self.failure: str | None = None
         self.num_restarts = 0
         self.on_message: Callable[[Up], None] = lambda message: None
-        self.on_lost: Callable[[EngineDied | NotReady], None] = lambda error: None
+        self.on_lost: Callable[[NotReady], None] = lambda error: None
         self.on_state: Callable[[State], None] = lambda state: None
 
     # ---- for everybody ---------------------------------------------------------------------------
@@ -75,7 +93,7 @@ class Supervisor:
     def is_alive(self) -> bool:
         """The engine was heard of within its time, or is not expected to speak."""
         if self.state in (State.RESIDENT, State.DRAINING):
-            return time.monotonic() - self._heard_at < self._residency.heartbeat_timeout_s
+            return self._silent_s < self._residency.heartbeat_timeout_s
         return self.state is not State.FAILED
 
     @property
@@ -86,7 +104,7 @@ class Supervisor:
     async def ensure_ready(self) -> EngineReady:
         """Join the load under way. Raises `NotReady` when there is nothing to wait for."""
         await self._settled.wait()
-        if self.state is State.FAILED or self.ready is None:
+        if self.ready is None:
             raise self.not_ready()
         return self.ready
 
@@ -96,8 +114,8 @@ class Supervisor:
         return NotReady(f"the model is not available ({self.state}){reason}", retry_after_s=retry_after_s)
 
     def send(self, message: Down) -> None:
-        """To the engine; kept until it is resident."""
-        if self.state in (State.RESIDENT, State.DRAINING) and self._child is not None:
+        """To the engine, in order; kept until it is ready."""
+        if self.ready is not None and self._child is not None:
             self._child.send(message)
         else:
             self._unsent.append(message)
@@ -107,7 +125,7 @@ class Supervisor:
     def spawn(self) -> None:
         """Start the child. May run before there is an event loop: loading overlaps our own imports."""
         self._set_state(State.LOADING)
-        self._child = EngineChild(self._config, log_level=self._log_options[0], log_format=self._log_options[1])
+        self._child = self._start_child()
 
     def start(self) -> asyncio.Task[None]:
         """Begin to supervise, in the running event loop; the task ends with `stop`, or by a bug."""
@@ -115,7 +133,7 @@ class Supervisor:
         return self._task
 
     def give_up(self, reason: str) -> None:
-        """The model can not be served for a reason that lies outside the child."""
+        """The model cannot be served for a reason that lies outside the child."""
         if self.state is not State.FAILED:
             self._fail(reason)
             if self._child is not None:
@@ -128,7 +146,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End the child and wait until it is gone."""
-        self._stopping = True
+        self._stopping.set()
         if self._child is not None:
             self._child.send(Shutdown())
             await self._child.wait()
@@ -139,7 +157,7 @@ class Supervisor:
     async def _run(self) -> None:
         watchdog = asyncio.create_task(self._watch())
         try:
-            while not self._stopping and self.state is not State.FAILED:
+            while not self._stopping.is_set() and self.state is not State.FAILED:
                 if self._child is None:
                     self.spawn()
                 await self._follow_child()
@@ -151,16 +169,21 @@ class Supervisor:
         child = self._child
         assert child is not None, "spawn comes first"
         last_words: EngineFailed | None = None
-        self._heard_at = time.monotonic()
+        self._heard_at = self._clock.now()
         async for message in child.messages():
-            self._heard_at = time.monotonic()
+            self._heard_at = self._clock.now()
             if isinstance(message, EngineFailed):
                 last_words = message
-            else:
+            elif self.state is not State.FAILED:  # given up, and what was on its way does not change that
                 self._take(message)
         exit_code = await child.wait()
-        self._child = None
-        if not self._stopping and self.state is not State.FAILED:
+        self._child = self.ready = self.progress = None
+        self._unsent.clear()
+        if self.state is State.FAILED:
+            return  # given up: `on_lost` was called then
+        if self._stopping.is_set():
+            self.on_lost(self.not_ready())
+        else:
             await self._after_death(last_words, exit_code)
 
     def _take(self, message: Up) -> None:
@@ -182,51 +205,58 @@ class Supervisor:
             self.send(down)
 
     async def _after_death(self, last_words: EngineFailed | None, exit_code: int) -> None:
+        """Give up, or finish draining, or go on with a new child."""
         reason = last_words.message if last_words else f"the engine process ended with exit code {exit_code}"
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._residency.restart_window_s:
-            self._deaths.popleft()
-        was_draining = self.state is State.DRAINING
-        self.ready = None
-        self._unsent.clear()
-        if (last_words is not None and last_words.fatal) or len(self._deaths) > self._residency.max_restarts:
+        if (last_words is not None and last_words.fatal) or self._dies_too_often():
             self._fail(reason)
             return
-        log.error("the engine died (%s); restarting", reason)
+        log.error("the engine died: %s", reason)
         self.on_lost(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
-        if was_draining:
-            self._stopping = True
+        if self.state is State.DRAINING:
+            self._stopping.set()
             return
         self.num_restarts += 1
         self._set_state(State.LOADING)
-        await asyncio.sleep(BACKOFF_S[min(len(self._deaths), len(BACKOFF_S)) - 1])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BACKOFF_S[min(len(self._deaths), len(BACKOFF_S)) - 1]):
+                await self._stopping.wait()
+
+    def _dies_too_often(self) -> bool:
+        now = self._clock.now()
+        self._deaths.append(now)
+        while self._deaths[0] < now - self._residency.restart_window_s:
+            self._deaths.popleft()
+        return len(self._deaths) > self._residency.max_restarts
 
     def _fail(self, reason: str) -> None:
-        self.failure = reason
+        self.ready, self.failure = None, reason
         log.error("the model cannot be served: %s", reason)
         self._set_state(State.FAILED)
         self.on_lost(self.not_ready())
 
+    # ---- silence ---------------------------------------------------------------------------------
+
+    @property
+    def _silent_s(self) -> float:
+        return self._clock.now() - self._heard_at
+
     async def _watch(self) -> None:
         """A child that says nothing for too long is hung: end it, and `_follow_child` sees it end."""
         while True:
-            await asyncio.sleep(1.0)
-            limit_s = self._residency.heartbeat_timeout_s
-            if self.state in (State.LOADING, State.WARMING):
-                limit_s = self._residency.load_timeout_s
-            if self._child is not None and time.monotonic() - self._heard_at > limit_s:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            limit_s = self._residency.heartbeat_timeout_s if self.ready else self._residency.load_timeout_s
+            if self._child is not None and self._silent_s > limit_s:
                 log.error("the engine was not heard of for %.0f s (%s): killing it", limit_s, self.state)
-                self._heard_at = time.monotonic()
+                self._heard_at = self._clock.now()
                 self._child.kill()
 
     def _set_state(self, state: State) -> None:
         if state is self.state or (self.state is State.DRAINING and state not in (State.STOPPED, State.FAILED)):
             return
         self.state = state
-        if state in (State.RESIDENT, State.FAILED):
-            self._settled.set()
-        elif state is not State.DRAINING:
+        if state in (State.LOADING, State.WARMING):
             self._settled.clear()
+        else:
+            self._settled.set()
         log.info("state: %s", state)
         self.on_state(state)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config
-from homeai.errors import InvalidRequest, PromptTooLong
+from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import ChatMessage, PromptRenderer
 
@@ -35,10 +35,10 @@ class Text:
 
     @classmethod
     def load(cls, path: Path, config: Config) -> Text:
-        """Reads the vocabulary of the model at `path`. Blocks for some 0.4 s; raises `ModelLoadError`."""
+        """Reads the vocabulary of the model at `path`. Takes some 0.4 s; raises `ModelLoadError`, `ConfigError`."""
         vocabulary = Vocabulary.load(path)
         template = config.model.chat_template
-        source = template.read_text(encoding="utf-8") if template else vocabulary.chat_template
+        source = _read_template(template) if template else vocabulary.chat_template
         return cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
 
     @property
@@ -97,3 +97,10 @@ class Text:
             token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
         self.check_token_ids(token_ids, param=param)
         return token_ids
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"model.chat_template: {str(path)!r} cannot be read: {error}") from None

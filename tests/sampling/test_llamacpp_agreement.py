@@ -5,7 +5,7 @@ import ctypes
 import llama_cpp
 import numpy as np
 import pytest
-from sampling_reference import random_logits
+from tests.sampling.sampling_reference import random_logits
 
 from homeai.request import SamplingParams
 from homeai.sampling.penalties import PenaltyWindow
@@ -51,5 +51,6 @@ def test_penalties_are_those_of_llamacpp(last_n: int) -> None:
     for token_id in context:
         llama_cpp.llama_sampler_accept(sampler, token_id)
     theirs = applied(sampler, logits)
-    PenaltyWindow(params, context).apply(logits)
+    ids, penalized = PenaltyWindow(params, context).penalized(logits)
+    logits[ids] = penalized
     assert logits == pytest.approx(np.array([theirs[i] for i in range(10)]), abs=1e-5)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_reference import random_logits, ranked
+from tests.sampling.sampling_reference import random_logits, ranked
 
 from homeai.sampling.row import NUM_BLOCKS, Logits, Row
 

@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sampling_reference import random_logits, reference_survivors, reference_token, softmax
+from tests.sampling.sampling_reference import random_logits, reference_survivors, reference_token, softmax
 from scipy.stats import chisquare
 
 from homeai.request import SampledToken, SamplingParams

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_reference import random_logits, reference_survivors
+from tests.sampling.sampling_reference import random_logits, reference_survivors
 
 from homeai.request import SamplingParams
 from homeai.sampling.row import Row

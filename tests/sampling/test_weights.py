@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sampling_reference import random_logits, reference_pick, softmax
+from tests.sampling.sampling_reference import random_logits, reference_pick, softmax
 
 from homeai.sampling.weights import ALMOST_ONE, NUM_PER_GROUP, pick, softmax_weights
 

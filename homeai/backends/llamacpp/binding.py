@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import llama_cpp as C
 import numpy as np
 import numpy.typing as npt
 
 from homeai.errors import ModelLoadError
+
+T = TypeVar("T")
 
 log = logging.getLogger("llama.cpp")
 
@@ -31,7 +32,7 @@ KV_TYPE_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 # ggml_log_level; its INFO is hundreds of lines per load
 _LEVELS: Final = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
-_recent_errors: deque[str] = deque(maxlen=8)  # llama.cpp explains a failed load only in its log
+_load_errors: list[str] | None = None  # while something loads: its errors, which the exception then tells
 _partial: list[str] = []
 _partial_level = logging.DEBUG
 
@@ -48,10 +49,26 @@ def _on_log(level: int, text: bytes, _user_data: object) -> None:
         return
     line = "".join(_partial).strip()
     _partial.clear()
-    if _partial_level >= logging.ERROR:
-        _recent_errors.append(line)
-    if line.strip("."):
+    if _load_errors is not None and _partial_level >= logging.ERROR:
+        _load_errors.append(line)
+    elif line.strip("."):
         log.log(_partial_level, "%s", line)
+
+
+def _loaded(what: str, load: Callable[[], T], no_reason: str) -> T:
+    """The handle that `load` returns. When it is null, llama.cpp's log tells why: the error says it, and only once."""
+    global _load_errors
+    errors: list[str] = []
+    _load_errors = errors
+    try:
+        handle = load()
+    finally:
+        _load_errors = None
+    if not handle:
+        raise ModelLoadError(f"{what}: {'; '.join(errors) or no_reason}")
+    for line in errors:
+        log.error("%s", line)
+    return handle
 
 
 _backend_ready = False
@@ -101,11 +118,11 @@ class Model:
 
         self._progress = C.llama_progress_callback(progress)  # must outlive the load
         params.progress_callback = self._progress
-        _recent_errors.clear()
-        self._model = C.llama_model_load_from_file(str(path).encode(), params)
-        if not self._model:
-            reason = "; ".join(_recent_errors) or "llama.cpp gave no reason"
-            raise ModelLoadError(f"cannot load {path.name}: {reason}")
+        self._model = _loaded(
+            f"cannot load {path.name}",
+            lambda: C.llama_model_load_from_file(str(path).encode(), params),
+            no_reason="llama.cpp gave no reason",
+        )
         self.path = path
         self.vocab = Vocab(C.llama_model_get_vocab(self._model))
 
@@ -279,11 +296,11 @@ class Context:
         params.swa_full = swa_full
         params.kv_unified = True
         params.no_perf = True
-        _recent_errors.clear()
-        self._context = C.llama_init_from_model(model.handle, params)
-        if not self._context:
-            reason = "; ".join(_recent_errors) or "out of memory?"
-            raise ModelLoadError(f"cannot create a context of {num_kv_cells} tokens: {reason}")
+        self._context = _loaded(
+            f"cannot create a context of {num_kv_cells} tokens",
+            lambda: C.llama_init_from_model(model.handle, params),
+            no_reason="out of memory?",
+        )
         self._memory = C.llama_get_memory(self._context)
         self._n_vocab = model.vocab.n_tokens
         self._lengths = [0] * max_num_seqs

@@ -44,6 +44,9 @@ class SimulatedRunner:
     def num_cells_used(self) -> int:
         return sum(self._length.values())
 
+    def length(self, seq_id: int) -> int:
+        return self._length.get(seq_id, 0)
+
     def add(self, request: Request) -> None:
         self._live.add(request.request_id)
 
@@ -59,7 +62,7 @@ class SimulatedRunner:
         if self.num_cells_used + plan.num_tokens > self._limits.num_kv_cells:
             return StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s, out_of_room=True)
         for chunk in plan.chunks:
-            length = self._length.get(chunk.seq_id, 0)
+            length = self.length(chunk.seq_id)
             assert chunk.request_id in self._live, f"{chunk.request_id} is not live"
             assert chunk.start == length, f"sequence {chunk.seq_id} holds {length} tokens, not {chunk.start}"
             self._length[chunk.seq_id] = length + chunk.num_tokens

@@ -5,22 +5,41 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import NoReturn, TypeVar
+from typing import Annotated, Final, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from starlette.requests import Request
 
 from homeai.errors import InvalidRequest, Unsupported
 
 B = TypeVar("B", bound="Body")
 
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+JSON_WORDS: Final = {"model_type": "input should be an object", "dict_type": "input should be an object"}
 
 
 class Body(BaseModel):
-    """Null means absent; unknown fields are ignored; NaN and Infinity are refused."""
+    """Unknown fields are ignored. Types are exact: `"max_tokens": true` is a mistake, not 1."""
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+def _without_fraction(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _refuse(value: object, info: ValidationInfo) -> object:
+    if value not in (False, ""):
+        raise Unsupported(f"{info.field_name} is not supported", param=info.field_name)
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_without_fraction)]
+"""JSON has one kind of number, and some clients write 20 as 20.0."""
+
+Refused = Annotated[object, AfterValidator(_refuse)]
+"""What would change the answer and cannot be done: an error, unless it is off. Never dropped silently."""
 
 
 async def read_body(request: Request, model: type[B]) -> B:
@@ -32,55 +51,56 @@ async def read_body(request: Request, model: type[B]) -> B:
 
 
 def parse_body(raw: bytes, model: type[B]) -> B:
+    """Null means absent. Raises `InvalidRequest` naming the field."""
     try:
-        data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    except UnicodeDecodeError:
-        raise InvalidRequest("the request body is not UTF-8") from None
+        data = _load(raw)
+        if not isinstance(data, dict):
+            raise InvalidRequest(f"the request body must be a JSON object, not {_json_type(data)}")
+        return model.model_validate({key: value for key, value in data.items() if value is not None})
     except RecursionError:
         raise InvalidRequest("the request body is nested too deeply") from None
-    except ValueError as error:
-        raise InvalidRequest(f"the request body is not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise InvalidRequest(f"the request body must be a JSON object, not {_json_type(data)}")
-    if SURROGATE.search(raw):
-        data = _without_lone_surrogates(data)
-    try:
-        return model.model_validate({key: value for key, value in data.items() if value is not None})
     except ValidationError as error:
         raise _explain(error) from None
-    except RecursionError:
-        raise InvalidRequest("the request body is nested too deeply") from None
+
+
+def _load(raw: bytes) -> object:
+    try:
+        data: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise InvalidRequest("the request body is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"the request body is not valid JSON: {error}") from None
+    except ValueError:  # Python reads up to 4300 digits
+        raise InvalidRequest("the request body has a number with too many digits") from None
+    return _without_lone_surrogates(data) if SURROGATE_ESCAPE.search(raw) else data
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+    raise InvalidRequest(f"the request body is not valid JSON: {name} is not a number there")
 
 
 def _without_lone_surrogates(value: object) -> object:
     """Half of an emoji becomes U+FFFD: a conversation that carries one must still go on."""
-    text = json.dumps(value, ensure_ascii=False)
-    return json.loads(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+    replaced: object = json.loads(LONE_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    return replaced
 
 
 def _explain(error: ValidationError) -> InvalidRequest:
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _path(first["loc"])
-    text = first["msg"]
-    return InvalidRequest(f"{param}: {text[:1].lower()}{text[1:]}" if param else text, param=param or None)
+    text = JSON_WORDS.get(first["type"]) or f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return InvalidRequest(f"{param}: {text}" if param else text, param=param or None)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`messages[0].content`, without the names that pydantic gives to the members of a union."""
+    """`messages[0].content`, without pydantic's own words: the tags of unions have a blank in them, for that."""
     path = ""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and part not in UNION_MEMBERS:
+        elif part.isidentifier():
             path += f".{part}" if path else part
     return path
-
-
-UNION_MEMBERS = frozenset({"str", "int", "float", "bool", "list", "dict"})
 
 
 def _json_type(value: object) -> str:

@@ -34,6 +34,7 @@ from homeai.server.text import Text
 B = TypeVar("B", bound=SamplingBody)
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to its natural end
+MIN_PING_S = 0.1  # a client may ask for more of them, but not for all that we can send
 
 
 def router(service: Service) -> APIRouter:
@@ -47,10 +48,10 @@ def router(service: Service) -> APIRouter:
             body = await read_body(request, ChatBody)
             service.name_user(arrival, body.user)
             messages = body.chat_messages()
+            _check_count(service, body.n)
             text = await service.text_for(body.model)
             prompt = await text.encode_chat(messages)
             sampling = body.sampling(text, len(prompt), default_max_tokens=None)
-            _check_count(service, body.n)
             stream = service.submit(arrival, [prompt], sampling, n=body.n, seed=body.fixed_seed)
         reply = Reply(service.client, stream, text, lambda: text.chat_output(body.stop))
         return await _respond(request, service, body, reply, ChatAnswer(text, wants_logprobs=body.logprobs))
@@ -63,11 +64,11 @@ def router(service: Service) -> APIRouter:
             body = await read_body(request, CompletionBody)
             service.name_user(arrival, body.user)
             prompts = body.prompts()
+            _check_count(service, body.n * len(prompts))
             text = await service.text_for(body.model)
             token_ids = [await _token_ids(text, prompt) for prompt in prompts]
             longest = max(map(len, token_ids))
             sampling = body.sampling(text, longest, default_max_tokens=COMPLETION_MAX_TOKENS)
-            _check_count(service, body.n * len(prompts))
             stream = service.submit(arrival, token_ids, sampling, n=body.n, seed=body.fixed_seed)
         reply = Reply(service.client, stream, text, lambda: text.completion_output(body.stop))
         answer = CompletionAnswer(text, wants_logprobs=body.logprobs is not None)
@@ -132,7 +133,7 @@ def _model(service: Service, text: Text) -> Value:
 async def _respond(request: Request, service: Service, body: SamplingBody, reply: Reply, answer: Answer) -> Response:
     """Errors that come before the first token still get their real status; later ones are events."""
     interval_s = service.config.server.ping_interval_s if body.sse_ping_interval is None else body.sse_ping_interval
-    ping_s = interval_s if interval_s > 0 else None
+    ping_s = max(interval_s, MIN_PING_S) if interval_s > 0 else None
     try:
         if not body.stream:
             return JSON(await unless_gone(request.receive, _whole(reply, body.n, answer)))

@@ -2,58 +2,118 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Final, cast
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
-from homeai.server.api.body import Body
+from homeai.server.api.body import Body, Integer, Refused
 from homeai.server.prompts import ChatMessage
 from homeai.server.text import Text
 
-MAX_LOGPROBS = 20
-MAX_STOP = 64
+MAX_LOGPROBS: Final = 20
+MAX_STOP: Final = 64
+MAX_BIASED: Final = 65536
+MAX_PROMPTS: Final = 256  # the most that scheduler.max_num_seqs can be
 
-TokenId = Annotated[int, Field(ge=0)]
+INT32_MAX: Final = 2**31 - 1
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _kind_of_prompt(value: object) -> str:
+    if not isinstance(value, list):
+        return "a text"
+    first = value[0] if value else ""
+    if isinstance(first, str):
+        return "many texts"
+    return "many id lists" if isinstance(first, list) else "token ids"
+
+
+def _kind_of_content(value: object) -> str:
+    return "content parts" if isinstance(value, list) else "a text"
+
+
+def _text_only(response_format: dict[str, object]) -> dict[str, object]:
+    if response_format.get("type") != "text":
+        raise Unsupported("only response_format {'type': 'text'} is supported", param="response_format")
+    return response_format
+
+
+def _without_speech(modalities: list[str]) -> list[str]:
+    if modalities != ["text"]:
+        raise Unsupported("this model answers in text only", param="modalities")
+    return modalities
+
+
+def _not_too_many(bias: object) -> object:
+    """First of all: pydantic would look at a million entries one by one, and collect what is wrong with each."""
+    if isinstance(bias, dict) and len(bias) > MAX_BIASED:
+        raise InvalidRequest(
+            f"logit_bias names too many tokens: {len(bias)} > {MAX_BIASED} maximum", param="logit_bias"
+        )
+    return bias
+
+
+Count = Annotated[Integer, Field(ge=0)]
+MaxTokens = Annotated[Integer, Field(ge=-1)]  # -1, as llama-server's clients say it: up to the model's length
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Repetition = Annotated[float, Field(ge=0.01, le=10)]  # nearer to 0, a penalised logit would overflow
+NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
+Name = Annotated[str, Field(max_length=256)]  # errors repeat it
+Stop = Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOP), BeforeValidator(_as_list)]
+
+Bias = Annotated[
+    dict[Annotated[int, Field(strict=False)], Annotated[float, Field(ge=-100, le=100)]],
+    BeforeValidator(_not_too_many),
+]
+
+# One mistake is enough: a million of them, each reported, would keep everybody waiting for a minute.
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[list[str], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("many texts")]
+    | Annotated[TokenIds, Tag("token ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("many id lists")],
+    Discriminator(_kind_of_prompt),
+]
 
 
 class StreamOptions(Body):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class SamplingBody(Body):
     """What both endpoints share."""
 
-    model: str | None = None
+    model: Name | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    n: Annotated[int, Field(ge=1)] = 1
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
+    n: Annotated[Integer, Field(ge=1)] = 1
+    max_tokens: MaxTokens | None = None
+    n_predict: MaxTokens | None = None  # llama-server's name for it
+    min_tokens: Count = 0
     temperature: Annotated[float, Field(ge=0, le=2)] = SamplingParams().temperature
     top_p: Annotated[float, Field(ge=0, le=1)] = SamplingParams().top_p
-    top_k: Annotated[int, Field(ge=-1)] = SamplingParams().top_k
+    top_k: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = SamplingParams().top_k
     min_p: Annotated[float, Field(ge=0, le=1)] = SamplingParams().min_p
-    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0  # vLLM's name for it
-    repeat_last_n: Annotated[int, Field(ge=-1)] = SamplingParams().repeat_last_n
+    repeat_penalty: Repetition | None = None
+    repetition_penalty: Repetition = 1.0  # vLLM's name for it
+    repeat_last_n: Annotated[Integer, Field(ge=-1, le=INT32_MAX)] = SamplingParams().repeat_last_n
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: list[str] = []
+    logit_bias: Bias = Field(default_factory=dict)
+    seed: Annotated[Integer, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: Stop = Field(default_factory=list)
     ignore_eos: bool = False
     user: str | None = None
     sse_ping_interval: float | None = None  # llama-server's: seconds, 0 or less is off
-
-    @model_validator(mode="before")
-    @classmethod
-    def _stop_is_a_list(cls, data: object) -> object:
-        if isinstance(data, dict) and isinstance(data.get("stop"), str):
-            return data | {"stop": [data["stop"]]}
-        return data
+    response_format: Annotated[dict[str, object], AfterValidator(_text_only)] | None = None
+    grammar: Refused = None
+    json_schema: Refused = None
 
     @property
     def fixed_seed(self) -> int | None:
@@ -62,10 +122,10 @@ class SamplingBody(Body):
 
     def sampling(self, text: Text, num_prompt_tokens: int, *, default_max_tokens: int | None) -> SamplingParams:
         """`default_max_tokens` None: up to the model's length. Raises `InvalidRequest`."""
-        self._check(text)
+        self._check_bias(text)
         room = text.max_model_len - num_prompt_tokens
-        wanted = self.wanted_tokens
-        max_tokens = min(room, wanted if wanted is not None else default_max_tokens or room)
+        wanted = self.wanted_tokens if self.wanted_tokens is not None else default_max_tokens
+        max_tokens = room if wanted is None or wanted == -1 else min(room, wanted)
         return SamplingParams(
             temperature=self.temperature,
             top_k=max(self.top_k, 0),
@@ -84,15 +144,13 @@ class SamplingBody(Body):
 
     @property
     def wanted_tokens(self) -> int | None:
-        return self.max_tokens
+        return self.max_tokens if self.max_tokens is not None else self.n_predict
 
     @property
     def num_logprobs(self) -> int | None:
         raise NotImplementedError
 
-    def _check(self, text: Text) -> None:
-        if len(self.stop) > MAX_STOP:
-            raise InvalidRequest(f"too many stop strings: {len(self.stop)} > {MAX_STOP} maximum", param="stop")
+    def _check_bias(self, text: Text) -> None:
         for token_id in self.logit_bias:
             if not 0 <= token_id < text.num_vocab_tokens:
                 raise InvalidRequest(
@@ -102,20 +160,21 @@ class SamplingBody(Body):
 
 
 class TextPart(Body):
-    type: str
+    type: Name
     text: str | None = None
 
 
-class Message(Body):
-    role: str
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_calls: list[object] = []
+Content = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("content parts")],
+    Discriminator(_kind_of_content),
+]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, data: object) -> object:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+class Message(Body):
+    role: Name
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: list[object] | None = None
 
 
 def _plain(content: str | list[TextPart] | None) -> str | list[dict[str, object]] | None:
@@ -125,19 +184,21 @@ def _plain(content: str | list[TextPart] | None) -> str | list[dict[str, object]
 class ChatBody(SamplingBody):
     """POST /v1/chat/completions"""
 
-    messages: list[Message]
-    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    messages: Annotated[list[Message], Field(fail_fast=True)]
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] = 0
-    tools: list[object] = []
+    top_logprobs: NumLogprobs = 0
+    tools: list[object] | None = None
     tool_choice: object = None
-    functions: list[object] = []
-    response_format: dict[str, object] = {"type": "text"}
-    modalities: list[str] = ["text"]
+    functions: list[object] | None = None
+    function_call: object = None
+    modalities: Annotated[list[str], AfterValidator(_without_speech)] | None = None
+    audio: Refused = None
+    web_search_options: Refused = None
 
     @property
     def wanted_tokens(self) -> int | None:
-        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+        return self.max_completion_tokens if self.max_completion_tokens is not None else super().wanted_tokens
 
     @property
     def num_logprobs(self) -> int | None:
@@ -145,23 +206,26 @@ class ChatBody(SamplingBody):
 
     def chat_messages(self) -> list[ChatMessage]:
         """Raises for what cannot be enforced or read: nothing a client asked for is dropped silently."""
-        if (self.tools and self.tool_choice != "none") or self.functions:
-            raise Unsupported("tools are not supported yet", param="tools" if self.tools else "functions")
-        if self.response_format.get("type") != "text":
-            raise Unsupported("only response_format {'type': 'text'} is supported yet", param="response_format")
-        if self.modalities != ["text"]:
-            raise Unsupported("this model answers in text only", param="modalities")
+        _check_tools("tools", self.tools, "tool_choice", self.tool_choice)
+        _check_tools("functions", self.functions, "function_call", self.function_call)
         return [ChatMessage(m.role, _plain(m.content), m.name) for m in self.messages]
+
+
+def _check_tools(kind: str, tools: list[object] | None, choice_name: str, choice: object) -> None:
+    if tools and choice != "none":
+        raise Unsupported(f"{kind} are not supported yet", param=kind)
+    if choice not in (None, "none", "auto"):
+        raise InvalidRequest(f"{choice_name} asks for a tool, but {kind} declares none", param=choice_name)
 
 
 class CompletionBody(SamplingBody):
     """POST /v1/completions"""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]] = Field(union_mode="left_to_right")
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: int = 1
-    echo: bool = False
-    suffix: Literal[""] | None = None
+    prompt: Prompt
+    logprobs: NumLogprobs | None = None
+    best_of: Integer = 1
+    echo: Refused = None
+    suffix: Refused = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -171,8 +235,6 @@ class CompletionBody(SamplingBody):
         """One entry per prompt, as text or as token ids."""
         if self.best_of > self.n:
             raise Unsupported(f"best_of {self.best_of} > n {self.n} is not supported", param="best_of")
-        if self.echo:
-            raise Unsupported("echo is not supported", param="echo")
         if not isinstance(self.prompt, list):
             return [self.prompt]
         if not self.prompt:

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from homeai.errors import NotFound
 from homeai.metrics import CONTENT_TYPE
 from homeai.server.answers import JSON, EventStream
 from homeai.server.api.caller import caller_of
@@ -30,8 +31,9 @@ IDLE_TICKS = 10  # nothing happens: one event in five seconds
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["Status"])
 
-    @routes.get("/health")
+    @routes.head("/health", include_in_schema=False)
     @routes.get("/v1/health", include_in_schema=False)
+    @routes.get("/health")
     async def health() -> Response:
         """200 when the model is resident and its loop alive, else 503 with the reason."""
         supervisor = service.supervisor
@@ -65,7 +67,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/static/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         if name not in _assets():
-            return Response(status_code=404)
+            raise NotFound(f"/static/{name}: Not Found")
         return FileResponse(STATIC / name, headers={"cache-control": "no-cache"})
 
     return routes

@@ -16,7 +16,6 @@ const WAITS = {
   kv_space: () => "Waits for room in the context memory",
   single_mode: () => "Waits for its turn, one request at a time",
   not_resident: () => "Waits for the model to load",
-  draining: () => "Waits, the server is shutting down",
 };
 
 const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed" };

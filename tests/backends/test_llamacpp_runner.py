@@ -1,0 +1,338 @@
+"""The runner on the real model: that batching, chunking, parking and running out of room change no text.
+
+"The text equals" only for an isolated request in a fresh context. Elsewhere logits vary a little with what
+else is in the batch and in the cache, so texts agree teacher-forced: computed alone, with the text given,
+every token's logit is within DELTA of the highest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from homeai.backends.llamacpp.binding import Batch, Context, Model, supports_gpu
+from homeai.backends.llamacpp.runner import LlamaCppRunner, TokenBuffer, load, resolve_device
+from homeai.clock import MonotonicClock
+from homeai.engine.engine import Engine, Step
+from homeai.errors import ModelLoadError
+from homeai.request import FinishReason, Request, RequestStatus, SamplingParams
+from tests.engine.factories import create_engine_config
+from tests.scheduling.factories import create_scheduler
+
+DELTA = 0.2
+CHUNK = 256
+PROMPTS = {
+    "short": "The capital of France is",
+    "code": "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "german": "Die drei größten Städte Österreichs sind",
+    "emoji": "🙂 means happy, 😢 means sad, 😡 means",
+    "long": "The lighthouse keeper wrote down the weather every morning: wind, clouds, waves and birds. " * 16
+    + "On the last day",
+}
+
+
+@pytest.fixture(scope="module")
+def model(model_path: Path) -> Iterator[Model]:
+    model = Model(model_path)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def start_runner(model_path: Path) -> Iterator[Callable[..., LlamaCppRunner]]:
+    runners: list[LlamaCppRunner] = []
+
+    def start(**changes: object) -> LlamaCppRunner:
+        runners.append(load(create_engine_config(model_path, **changes), lambda fraction: None))
+        return runners[-1]
+
+    yield start
+    for runner in runners:
+        runner.close()
+
+
+@dataclass
+class Run:
+    """An engine on a real runner; checks after every step that llama.cpp holds what the scheduler believes."""
+
+    runner: LlamaCppRunner
+    engine: Engine
+    tokens: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    ended: dict[str, FinishReason] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, runner: LlamaCppRunner, **config: object) -> Run:
+        limits = runner.limits
+        defaults: dict[str, object] = {
+            "num_kv_cells": limits.num_kv_cells,
+            "max_model_len": limits.max_model_len,
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": CHUNK,
+            "max_chunk_tokens": CHUNK,
+            "end_token_ids": limits.end_token_ids,
+        }
+        return cls(runner, Engine(create_scheduler(**defaults | config), runner, MonotonicClock()))
+
+    def add(self, name: str, prompt: list[int], *, max_tokens: int, source: str = "default") -> Request:
+        sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        request = Request(name, prompt, sampling, source=source, arrival_at=float(len(self.requests)))
+        self.requests.append(request)
+        self.engine.add(request)
+        return request
+
+    def step(self) -> Step:
+        step = self.engine.step()
+        for output in step.outputs:
+            if output.token is not None:
+                assert output.output_index == len(self.tokens[output.request_id])
+                self.tokens[output.request_id].append(output.token.token_id)
+            if output.finish_reason is not None:
+                self.ended[output.request_id] = output.finish_reason
+        for request in self.engine.scheduler.running:
+            assert request.seq_id is not None
+            context = self.runner._context
+            held = context.length(request.seq_id), context.stored_length(request.seq_id)
+            assert held == (request.num_computed_tokens, request.num_computed_tokens)
+        return step
+
+    def finish(self) -> None:
+        for _ in range(2000):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError("no progress")
+
+
+def encode(model: Model, text: str) -> list[int]:
+    return model.vocab.tokenize(text.encode(), add_special=True, parse_special=False)
+
+
+def gaps(model: Model, prompt: list[int], outputs: list[int], chunk: int = CHUNK) -> list[float]:
+    """Computed alone: how far each output token's logit is below the highest, given the text before it."""
+    context = Context(
+        model,
+        num_kv_cells=2048,
+        max_num_seqs=1,
+        max_num_batched_tokens=chunk,
+        num_threads=1,
+        flash_attention="on",
+        swa_full=True,
+        kv_type="f16",
+    )
+    batch = Batch(chunk)
+    pieces = [prompt[i : i + chunk] for i in range(0, len(prompt), chunk)] + [[token] for token in outputs[:-1]]
+    found = []
+    for piece in pieces:
+        batch.clear()
+        batch.add(0, context.length(0), piece, wants_logits=True)
+        assert context.decode(batch, [(0, len(piece))]) == 0
+        if context.length(0) >= len(prompt):
+            row = context.logits(1)[0]
+            found.append(float(row.max() - row[outputs[len(found)]]))
+    context.close()
+    assert len(found) == len(outputs)
+    return found
+
+
+def assert_agrees(model: Model, request: Request, outputs: list[int]) -> None:
+    assert max(gaps(model, request.prompt_token_ids, outputs)) <= DELTA
+
+
+# ---- text -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(model_path: Path) -> Iterator[llama_cpp.Llama]:
+    llama = llama_cpp.Llama(
+        str(model_path),
+        n_ctx=2048,
+        n_batch=CHUNK,
+        n_ubatch=CHUNK,
+        n_threads=1,
+        n_threads_batch=1,
+        flash_attn=True,
+        swa_full=True,
+        verbose=False,
+    )
+    yield llama
+    llama.close()
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_isolated_text_equals_llama_cpp_pythons(
+    model: Model, llama: llama_cpp.Llama, start_runner: Callable[..., LlamaCppRunner], name: str
+) -> None:
+    prompt = encode(model, PROMPTS[name])
+    run = Run.of(start_runner())
+    run.add(name, prompt, max_tokens=16)
+    run.finish()
+    llama.reset()  # nothing of the previous prompt
+    expected = [
+        token for token, _ in zip(llama.generate(prompt, temp=0.0, repeat_penalty=1.0), range(16), strict=False)
+    ]
+    assert run.tokens[name] == expected
+
+
+def test_texts_of_a_batch_agree_with_each_alone(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    run = Run.of(start_runner())
+    requests = [run.add(name, encode(model, text), max_tokens=16) for name, text in PROMPTS.items()]
+    run.finish()
+    for request in requests:
+        assert_agrees(model, request, run.tokens[request.request_id])
+
+
+def test_newcomers_do_not_disturb_a_running_text(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    run = Run.of(start_runner(), max_chunk_tokens=64)
+    talking = run.add("talking", encode(model, PROMPTS["code"]), max_tokens=24)
+    for number in range(2):
+        for _ in range(3):
+            run.step()
+        run.add(f"newcomer-{number}", encode(model, PROMPTS["long"]), max_tokens=2, source=f"s{number}")
+    run.finish()
+    assert_agrees(model, talking, run.tokens["talking"])
+
+
+@pytest.mark.parametrize("chunk", [7, 64])
+def test_chunked_prompt_agrees_with_the_whole(
+    model: Model, start_runner: Callable[..., LlamaCppRunner], chunk: int
+) -> None:
+    run = Run.of(start_runner(), mode="continuous", max_chunk_tokens=chunk)
+    request = run.add("long", encode(model, PROMPTS["long"]), max_tokens=8)
+    run.finish()
+    assert_agrees(model, request, run.tokens["long"])
+
+
+def test_prompt_longer_than_the_budget_is_computed_whole_without_chunking(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    run = Run.of(start_runner(chunked_prefill=False), chunked_prefill=False)
+    request = run.add("long", encode(model, PROMPTS["long"]), max_tokens=8)
+    assert run.step().plan.num_prefill_tokens == request.num_prompt_tokens > CHUNK
+    run.finish()
+    assert max(gaps(model, request.prompt_token_ids, run.tokens["long"], chunk=512)) == 0.0, "alone and whole, both"
+
+
+def test_penalties_follow_a_request_through_parking(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    """Sampler state outlives the KV: with a ban on repeating itself, no token comes twice."""
+    run = Run.of(start_runner(num_kv_cells=256))
+    sampling = SamplingParams(
+        temperature=0.0, max_tokens=40, presence_penalty=1000.0, repeat_last_n=-1, ignore_eos=True
+    )
+    for name in ("a", "b"):
+        run.engine.add(Request(name, encode(model, PROMPTS["long"])[:110], sampling, source=name))
+    run.finish()
+    assert run.engine.scheduler.num_preemptions > 0
+    for name in ("a", "b"):
+        assert len(set(run.tokens[name])) == 40
+
+
+# ---- parking, and running out of room ---------------------------------------------------------------
+
+
+def test_parked_request_goes_on_at_the_exact_position(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    run = Run.of(start_runner(num_kv_cells=256))
+    prompt = encode(model, PROMPTS["long"])[:110]
+    requests = [run.add(name, prompt, max_tokens=40, source=name) for name in ("first", "second")]
+    run.finish()
+    assert [r.num_preemptions for r in requests] == [0, 1]
+    for request in requests:
+        assert len(run.tokens[request.request_id]) == 40
+        assert_agrees(model, request, run.tokens[request.request_id])
+
+
+def test_context_with_less_room_than_counted_fails_nobody(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    run = Run.of(start_runner(num_kv_cells=256), num_kv_cells=1024)
+    prompt = encode(model, PROMPTS["long"])[:90]
+    requests = [run.add(name, prompt, max_tokens=12, source=name) for name in ("a", "b", "c", "d")]
+    run.step()
+    assert run.step().result.out_of_room
+    assert [r.status for r in requests].count(RequestStatus.PREEMPTED) == 1
+    run.finish()
+    assert run.ended == dict.fromkeys(("a", "b", "c", "d"), FinishReason.LENGTH)
+    for request in requests:
+        assert len(run.tokens[request.request_id]) == 12
+        assert_agrees(model, request, run.tokens[request.request_id])
+
+
+def test_lone_request_fills_the_real_context_and_ends(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    run = Run.of(start_runner(num_kv_cells=256), num_kv_cells=1024, max_model_len=1024)
+    run.add("alone", encode(model, PROMPTS["long"])[:250], max_tokens=100)
+    run.finish()
+    assert run.ended == {"alone": FinishReason.LENGTH}
+    assert len(run.tokens["alone"]) == 256 - 250 + 1, "the last needs no cell any more"
+
+
+def test_aborted_request_leaves_its_sequence_empty(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    run = Run.of(start_runner())
+    for name in ("a", "b"):
+        run.add(name, encode(model, PROMPTS["short"]), max_tokens=20)
+    run.step()
+    run.engine.abort("a")
+    run.finish()
+    assert [run.runner._context.stored_length(seq_id) for seq_id in range(8)] == [0] * 8
+    assert len(run.tokens["b"]) == 20
+
+
+# ---- limits and loading -----------------------------------------------------------------------------
+
+
+def test_model_length_is_that_of_the_file_as_far_as_the_cells_go(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    assert start_runner(num_kv_cells=512).limits.max_model_len == 512
+    assert start_runner(num_kv_cells=512, max_model_len=300).limits.max_model_len == 300
+    assert model.n_ctx_train == 32_768
+
+
+def test_all_end_tokens_of_the_vocabulary_are_known(start_runner: Callable[..., LlamaCppRunner]) -> None:
+    assert start_runner(num_kv_cells=256).limits.end_token_ids == {1, 106, 212}
+
+
+def test_warm_up_leaves_nothing_behind(start_runner: Callable[..., LlamaCppRunner]) -> None:
+    runner = start_runner(num_kv_cells=256)
+    runner.warm_up()
+    assert runner._context.length(0) == runner._context.stored_length(0) == 0
+
+
+def test_broken_file_is_a_load_error(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelLoadError, match=r"broken\.gguf"):
+        load(create_engine_config(path), lambda fraction: None)
+
+
+def test_impossible_context_is_a_load_error(model_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="context"):
+        load(create_engine_config(model_path, kv_type="q8_0", flash_attention="off"), lambda fraction: None)
+
+
+def test_device_is_never_quietly_another() -> None:
+    assert resolve_device("cpu") == "cpu"
+    if supports_gpu():
+        assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+    else:
+        assert resolve_device("auto") == "cpu"
+        with pytest.raises(ModelLoadError, match="no GPU"):
+            resolve_device("cuda")
+
+
+def test_token_buffer_grows_and_keeps_its_tokens() -> None:
+    buffer = TokenBuffer([1, 2, 3], room=1)
+    for token_id in range(4, 100):
+        buffer.append(token_id)
+    assert len(buffer) == 99
+    assert buffer.slice(0, 99).tolist() == list(range(1, 100))
+    with pytest.raises(AssertionError, match="tokens 98\\+2 of 99"):
+        buffer.slice(98, 2)

@@ -1,0 +1,201 @@
+"""The status page in a real browser: it shows what is, live, on any screen, and finds the daemon again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from tests.daemon import Daemon, free_port
+from tests.streaming import COMPLETIONS, document, exactly
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE_MS = 60_000
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium; .ci/run installs it")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        expect.set_options(timeout=PATIENCE_MS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the page of a daemon, live; `options` are Playwright's of a context."""
+    contexts = []
+
+    def open_page(url: str, **options: object) -> Page:
+        contexts.append(context := browser.new_context(**options))
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto(url)
+        expect(page.locator("#connection")).to_have_text("Live")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@contextmanager
+def someone_asks(daemon: Daemon, source: str, body: dict[str, object]) -> Iterator[None]:
+    """A streaming request is live from its first token on until the block ends."""
+    with daemon.client() as client:
+        headers = {"X-HomeAI-Source": source}
+        with client.stream("POST", COMPLETIONS, json=body | {"stream": True}, headers=headers) as answer:
+            assert answer.is_success
+            yield
+
+
+def test_page_loads_cleanly_and_from_nowhere_else(daemon: Daemon, browser: Browser) -> None:
+    complaints: list[str] = []
+    hosts: set[str] = set()
+
+    def note_message(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            complaints.append(message.text)
+
+    def note_request(request: Request) -> None:
+        hosts.add(httpx.URL(request.url).netloc.decode())
+
+    page = browser.new_page()
+    page.on("console", note_message)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", note_request)
+    page.goto(daemon.url)
+    expect(page.locator("#state")).to_have_text("Resident")
+    with someone_asks(daemon, "visitor", exactly(3000)):
+        expect(page.locator(".request")).to_have_count(1)
+    page.close()
+    assert complaints == []
+    assert hosts == {httpx.URL(daemon.url).netloc.decode()}
+
+
+def test_page_shows_model_and_state(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon.url)
+    status = daemon.status()
+    expect(page).to_have_title("Resident · homeai")
+    expect(page.locator("#state")).to_have_text("Resident")
+    expect(page.locator("#version")).to_have_text(status["version"])
+    expect(page.locator("#model-name")).to_have_text(status["model"]["name"])
+    expect(page.locator("#model-file")).to_have_text(status["model"]["file"])
+    expect(page.locator("#model-device")).to_have_text(status["model"]["device"], ignore_case=True)
+    expect(page.locator("#policy-mode")).to_contain_text(status["batch"]["mode"])
+    expect(page.locator("#classes tr")).to_have_count(len(status["classes"]))
+
+
+def test_request_appears_while_it_is_live_and_goes_with_it(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon.url)
+    row = page.locator(".request", has_text="wall-tablet")
+    expect(page.locator("#requests-empty")).to_be_visible()
+    with someone_asks(daemon, "wall-tablet", exactly(3000)):
+        expect(row.locator('[data-field="source"]')).to_have_text("wall-tablet")
+        expect(row.locator('[data-field="doing"]')).to_have_text("Writing")
+        expect(page.locator(".group h3")).to_have_text(["interactive"])
+        expect(page.locator("#seats-used")).to_have_text("1")
+        written = row.locator('[data-field="answer"]')
+        before = written.inner_text()
+        expect(written).not_to_have_text(before)
+    expect(row).to_have_count(0)
+    expect(page.locator("#requests-empty")).to_be_visible()
+    expect(page.locator("#seats-used")).to_have_text("0")
+
+
+def test_waiting_request_says_why_it_waits(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
+    daemon = start_daemon("scheduler.max_num_seqs=1")
+    page = open_page(daemon.url)
+    with someone_asks(daemon, "talker", exactly(5000)):
+        body, headers = exactly(1, document(50)), {"X-HomeAI-Source": "waiter"}
+        waiter = threading.Thread(target=lambda: httpx.post(daemon.url + COMPLETIONS, json=body, headers=headers))
+        waiter.start()
+        row = page.locator(".request", has_text="waiter")
+        expect(row.locator('[data-field="doing"]')).to_have_text("Waits for a seat, all 1 are taken")
+        expect(row.locator('[data-field="prompt"]')).to_have_text("0 / 50 read")
+    waiter.join()
+    expect(page.locator("#total-finished")).to_have_text("2")
+
+
+@pytest.mark.parametrize("width", [320, 360, 768])
+def test_narrow_screen_needs_no_sideways_scrolling(daemon: Daemon, open_page: Callable[..., Page], width: int) -> None:
+    page = open_page(daemon.url, viewport={"width": width, "height": 740}, is_mobile=True, has_touch=True)
+    with someone_asks(daemon, "a-source-with-quite-a-long-name-as-they-come-in-real-homes-" + "x" * 5, exactly(3000)):
+        expect(page.locator(".request")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_looks_different_from_light_and_both_are_readable(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    def colours(scheme: str) -> tuple[int, int]:
+        """How light ground and text are, 0 to 765."""
+        page = open_page(daemon.url, color_scheme=scheme)
+        style = (
+            "(() => { const s = getComputedStyle(document.documentElement); return [s.backgroundColor, s.color] })()"
+        )
+        ground, text = page.evaluate(style)
+        return lightness(page, ground), lightness(page, text)
+
+    light, dark = colours("light"), colours("dark")
+    assert light[0] - light[1] > 380
+    assert dark[1] - dark[0] > 380
+
+
+def lightness(page: Page, colour: str) -> int:
+    """Any CSS colour, as the browser paints it."""
+    return sum(
+        page.evaluate(
+            """colour => {
+                const canvas = document.createElement("canvas").getContext("2d");
+                canvas.fillStyle = colour;
+                canvas.fillRect(0, 0, 1, 1);
+                return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+            }""",
+            colour,
+        )
+    )
+
+
+def test_page_finds_the_daemon_again(model_path: Path, tmp_path: Path, open_page: Callable[..., Page]) -> None:
+    port = free_port()
+    with Daemon.start(model_path, tmp_path, port=port) as daemon:
+        page = open_page(daemon.url)
+        expect(page.locator("#state")).to_have_text("Resident")
+    expect(page.locator("#connection")).to_have_text("Disconnected")
+    expect(page.locator("#stale")).to_be_visible()
+    with Daemon.start(model_path, tmp_path, port=port):
+        expect(page.locator("#connection")).to_have_text("Live")
+        expect(page.locator("#state")).to_have_text("Resident")
+        expect(page.locator("#stale")).to_be_hidden()
+
+
+def test_page_of_a_locked_daemon_asks_for_a_key(start_daemon: Callable[..., Daemon], browser: Browser) -> None:
+    daemon = start_daemon("server.auth=keys")
+    page = browser.new_page()
+    page.goto(daemon.url)
+    expect(page.locator("#state")).to_have_text("Key needed")
+    page.locator("#key").fill("hai_wrong")
+    page.locator("#key-form button").click()
+    expect(page.locator("#headline")).to_have_text("This key is not accepted.")
+    page.locator("#key").fill(daemon.keys("add", "browser"))
+    page.locator("#key-form button").click()
+    expect(page.locator("#state")).to_have_text("Resident")
+    expect(page.locator("#key-form")).to_be_hidden()
+    page.close()

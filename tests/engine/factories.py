@@ -1,0 +1,46 @@
+"""What engine and backend tests share: limits for a simulated runner, the settings of a real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from homeai.engine.runner import RunnerLimits
+from homeai.messages import EngineConfig
+from homeai.scheduling.scheduler import SchedulerConfig
+from tests.scheduling.factories import WEIGHTS
+
+
+def limits_of(config: SchedulerConfig, *, num_missing_cells: int = 0) -> RunnerLimits:
+    """What a runner must be able to do for a scheduler with this configuration."""
+    return RunnerLimits(
+        num_kv_cells=config.num_kv_cells - num_missing_cells,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        end_token_ids=config.end_token_ids,
+    )
+
+
+def create_engine_config(model_path: Path, **changes: object) -> EngineConfig:
+    defaults: dict[str, object] = {
+        "model_path": str(model_path),
+        "device": "cpu",
+        "n_gpu_layers": 0,
+        "num_threads": 1,  # several wait for each other, and for long where other processes want the cores
+        "num_kv_cells": 2048,
+        "max_model_len": 0,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 256,
+        "max_chunk_tokens": 256,
+        "chunked_prefill": True,
+        "flash_attention": "on",
+        "swa_full": True,
+        "kv_type": "f16",
+        "mode": "auto",
+        "prompt_token_weight": 1.0,
+        "output_token_weight": 2.0,
+        "class_weights": WEIGHTS,
+        "queue_timeouts_s": {},
+        "heartbeat_interval_s": 0.2,
+    }
+    return EngineConfig(**defaults | changes)  # type: ignore[arg-type]

@@ -1,0 +1,295 @@
+"""The busy loop with recorded messages: no sockets, no threads, no real time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+from homeai.backends.simulated.runner import SimulatedRunner
+from homeai.clock import VirtualClock
+from homeai.engine.engine import Engine
+from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, EngineLoop
+from homeai.messages import (
+    AbortRequests,
+    AddRequest,
+    Down,
+    EngineConfig,
+    Finished,
+    Heartbeat,
+    LoadModel,
+    Ping,
+    Progress,
+    RequestFailed,
+    Shutdown,
+    StepOutputs,
+    Up,
+)
+from homeai.request import FinishReason, SamplingParams, WaitReason
+from homeai.scheduling.plan import StepPlan, StepResult
+from tests.engine.factories import limits_of
+from tests.scheduling.factories import create_scheduler
+
+Message = TypeVar("Message", bound=Up)
+
+
+class ScriptedInbox:
+    """Hands out a script: messages, and None where nothing more has come yet. Ends with Shutdown, when idle."""
+
+    def __init__(self, script: Iterable[Down | None]) -> None:
+        self._script = deque(script)
+        self.timeouts: list[float] = []
+
+    def get(self, timeout_s: float) -> Down | None:
+        self.timeouts.append(timeout_s)
+        return self._script.popleft() if self._script else Shutdown()
+
+    def get_nowait(self) -> Down | None:
+        return self._script.popleft() if self._script else None
+
+
+class RecordingOutbox:
+    def __init__(self) -> None:
+        self.messages: list[Up] = []
+
+    def put(self, message: Up) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type[Message]) -> list[Message]:
+        return [m for m in self.messages if isinstance(m, kind)]
+
+    @property
+    def finished(self) -> list[Finished]:
+        return [f for m in self.of(StepOutputs) for f in m.finished]
+
+    @property
+    def drawn(self) -> list[tuple[str, int]]:
+        return [(o.request_id, o.output_index) for m in self.of(StepOutputs) for o in m.outputs]
+
+    @property
+    def ended(self) -> dict[str, FinishReason]:
+        reasons = {f.request_id: f.finish_reason for f in self.finished}
+        assert len(reasons) == len(self.finished), "an end is said once"
+        return reasons
+
+
+def add(name: str, *, num_prompt_tokens: int = 10, max_tokens: int = 3, source: str = "default") -> AddRequest:
+    return AddRequest(
+        request_id=name,
+        prompt_token_ids=[5] * num_prompt_tokens,
+        sampling=SamplingParams(max_tokens=max_tokens),
+        source=source,
+        fairness_class="interactive",
+        arrival_at=0.0,
+    )
+
+
+def run(
+    *script: Down | None, runner_type: type[SimulatedRunner] = SimulatedRunner, **config: object
+) -> tuple[RecordingOutbox, ScriptedInbox]:
+    scheduler = create_scheduler(**config)
+    limits = limits_of(scheduler.config)
+    clock = VirtualClock()
+    engine = Engine(scheduler, runner_type(limits, clock), clock)
+    inbox, outbox = ScriptedInbox(script), RecordingOutbox()
+    EngineLoop(engine, inbox, outbox, heartbeat_interval_s=0.25).run()  # type: ignore[arg-type]
+    return outbox, inbox
+
+
+# ---- steps ------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_message_per_step() -> None:
+    outbox, _ = run(add("a"), add("b"))
+    steps = outbox.of(StepOutputs)
+    assert [m.stats.step for m in steps] == [1, 2, 3, 4]
+    assert [[o.request_id for o in m.outputs] for m in steps] == [["a", "b"], ["a", "b"], ["a", "b"], []]
+
+
+def test_tokens_come_in_order_each_once() -> None:
+    outbox, _ = run(add("a", max_tokens=5))
+    assert outbox.drawn == [("a", i) for i in range(5)]
+
+
+def test_end_comes_with_the_last_token() -> None:
+    outbox, _ = run(add("a", max_tokens=2))
+    last = [m for m in outbox.of(StepOutputs) if m.outputs][-1]
+    assert [o.output_index for o in last.outputs] == [1]
+    assert [(f.request_id, f.finish_reason, f.num_output_tokens) for f in last.finished] == [
+        ("a", FinishReason.LENGTH, 2)
+    ]
+
+
+def test_admission_is_said_once_before_the_first_token() -> None:
+    outbox, _ = run(add("a", num_prompt_tokens=700), add("b"))
+    steps = outbox.of(StepOutputs)
+    assert [name for m in steps for name in m.admitted] == ["a", "b"]
+    assert steps[0].admitted == ["a", "b"]
+
+
+def test_messages_are_taken_in_between_steps() -> None:
+    outbox, _ = run(add("a", max_tokens=4), None, None, add("b", max_tokens=4))
+    steps = outbox.of(StepOutputs)
+    (joined,) = [m.stats.step for m in steps if "b" in m.admitted]
+    assert 1 < joined < 4
+    assert outbox.ended.keys() == {"a", "b"}
+
+
+def test_stats_tell_the_step_as_it_ran() -> None:
+    outbox, _ = run(add("a", max_tokens=1), add("b", max_tokens=1))
+    first = outbox.of(StepOutputs)[0].stats
+    assert first.mode == "continuous", "although nobody is left after it"
+    assert (first.num_decode_tokens, first.num_prefill_tokens) == (0, 20)
+    assert first.step_s > 0
+    assert first.host_s == pytest.approx(0.0)
+
+
+def test_finished_request_tells_its_times_and_counts() -> None:
+    outbox, _ = run(add("a", num_prompt_tokens=10, max_tokens=60), add("b", max_tokens=60), num_kv_cells=64)
+    parked = next(f for f in outbox.finished if f.request_id == "b")
+    assert parked.num_preemptions == 1
+    assert parked.parked_s > 0
+    assert parked.admitted_at == 0.0
+    assert parked.first_token_at is not None
+
+
+# ---- idle -------------------------------------------------------------------------------------------
+
+
+def test_idle_loop_beats() -> None:
+    outbox, inbox = run(None, None, None)
+    assert outbox.messages == [Heartbeat(0), Heartbeat(0)]
+    assert inbox.timeouts == [0.25] * 3
+
+
+def test_loop_does_not_wait_while_there_is_work() -> None:
+    outbox, inbox = run(add("a", max_tokens=50))
+    assert len(inbox.timeouts) == 1, "when all is done"
+    assert outbox.of(Heartbeat) == []
+
+
+def test_ping_is_answered_with_the_step_number() -> None:
+    outbox, _ = run(Ping(), add("a", max_tokens=4), None, None, Ping())
+    before, during = outbox.of(Heartbeat)
+    assert before.step == 0
+    assert 1 <= during.step < 4
+
+
+def test_freed_cells_are_given_back_before_the_loop_rests() -> None:
+    outbox, _ = run(add("a", max_tokens=1))
+    assert [m.stats.kv_used for m in outbox.of(StepOutputs)] == [0, 0]
+
+
+# ---- abort ------------------------------------------------------------------------------------------
+
+
+def test_abort_is_said_within_one_step() -> None:
+    outbox, _ = run(add("a", max_tokens=100), None, None, AbortRequests(["a"]))
+    last_token = max(m.stats.step for m in outbox.of(StepOutputs) if m.outputs)
+    (ended,) = [m.stats.step for m in outbox.of(StepOutputs) if m.finished]
+    assert ended == last_token + 1
+    assert outbox.ended == {"a": FinishReason.ABORT}
+
+
+def test_abort_carries_its_reason() -> None:
+    outbox, _ = run(add("a", max_tokens=100), None, AbortRequests(["a"], FinishReason.STOP))
+    assert outbox.ended == {"a": FinishReason.STOP}
+
+
+def test_request_that_was_aborted_before_any_step_is_never_computed() -> None:
+    outbox, _ = run(add("a"), AbortRequests(["a"]))
+    (message,) = outbox.of(StepOutputs)
+    assert (message.outputs, message.stats.num_prefill_tokens) == ([], 0)
+    assert outbox.ended == {"a": FinishReason.ABORT}
+
+
+def test_abort_of_unknown_and_finished_requests_says_nothing() -> None:
+    outbox, _ = run(AbortRequests(["nobody"]), add("a", max_tokens=1), None, None, None, AbortRequests(["a", "a"]))
+    assert outbox.ended == {"a": FinishReason.LENGTH}
+
+
+def test_abort_of_one_leaves_the_others_tokens_complete() -> None:
+    outbox, _ = run(add("a", max_tokens=9), add("b", max_tokens=9), None, None, AbortRequests(["a"]))
+    assert [i for name, i in outbox.drawn if name == "b"] == list(range(9))
+
+
+# ---- refusals, ends, failures -----------------------------------------------------------------------
+
+
+def test_impossible_request_fails_alone() -> None:
+    outbox, _ = run(
+        add("a"),
+        None,
+        add("long", num_prompt_tokens=101),
+        add("empty", num_prompt_tokens=0),
+        add("b"),
+        max_model_len=100,
+    )
+    assert [m.request_id for m in outbox.of(RequestFailed)] == ["long", "empty"]
+    assert outbox.ended == {"a": FinishReason.LENGTH, "b": FinishReason.LENGTH}
+
+
+def test_shutdown_ends_what_is_live_as_aborted() -> None:
+    outbox, _ = run(add("a", max_tokens=100), add("b", max_tokens=100), None, None, Shutdown(), max_num_seqs=1)
+    assert outbox.ended == {"a": FinishReason.ABORT, "b": FinishReason.ABORT}
+
+
+def test_nothing_is_taken_in_after_shutdown() -> None:
+    outbox, _ = run(Shutdown(), add("late"))
+    assert outbox.messages == []
+
+
+def test_unexpected_message_is_a_bug() -> None:
+    config = EngineConfig(**dict.fromkeys(EngineConfig.__struct_fields__))
+    with pytest.raises(AssertionError, match="LoadModel"):
+        run(LoadModel(config))
+
+
+class BrokenRunner(SimulatedRunner):
+    def execute(self, plan: StepPlan) -> StepResult:
+        raise RuntimeError("llama_decode failed with code -3")
+
+
+def test_failure_of_the_runner_ends_the_loop() -> None:
+    with pytest.raises(RuntimeError, match="code -3"):
+        run(add("a"), runner_type=BrokenRunner)
+
+
+# ---- snapshots --------------------------------------------------------------------------------------
+
+
+def snapshots(outbox: RecordingOutbox) -> list[list[Progress]]:
+    return [m.progress for m in outbox.of(StepOutputs) if m.progress is not None]
+
+
+def test_first_step_of_the_day_has_a_snapshot() -> None:
+    outbox, _ = run(None, add("a", max_tokens=100), add("b"), max_num_seqs=1)
+    steps = outbox.of(StepOutputs)
+    assert steps[0].progress is None or steps[0].progress[0].request_id == "a"
+    running, waiting = snapshots(outbox)[0][:2]
+    assert (running.request_id, running.status, running.wait_reason) == ("a", "running", None)
+    assert running.num_computed_tokens >= running.num_prompt_tokens == 10
+    assert (waiting.request_id, waiting.status, waiting.wait_reason) == ("b", "waiting", WaitReason.SEQUENCE_SLOT)
+
+
+def test_snapshots_are_rare() -> None:
+    outbox, _ = run(add("a", max_tokens=200))
+    steps = outbox.of(StepOutputs)
+    num_expected = sum(m.stats.step_s for m in steps) / SNAPSHOT_INTERVAL_S
+    assert len(snapshots(outbox)) == pytest.approx(num_expected, abs=2)
+
+
+def test_last_snapshot_is_empty() -> None:
+    outbox, _ = run(add("a"), add("b"))
+    assert snapshots(outbox)[-1] == []
+
+
+def test_snapshot_of_a_crowd_is_bounded_and_shows_who_runs() -> None:
+    outbox, _ = run(*(add(f"r{i}", max_tokens=100, source=f"s{i % 7}") for i in range(500)), max_num_seqs=4)
+    for progress in snapshots(outbox):
+        assert len(progress) <= SNAPSHOT_MAX_REQUESTS
+    crowd = snapshots(outbox)[0]
+    assert len(crowd) == SNAPSHOT_MAX_REQUESTS
+    assert [p.status for p in crowd[:5]] == ["running"] * 4 + ["waiting"]

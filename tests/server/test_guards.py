@@ -1,0 +1,225 @@
+"""What no request gets past: foreign hosts, endless bodies, answers without a name."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from homeai.errors import BodyTooLarge
+from homeai.keys import KeyStore
+from homeai.server.app import create_app
+from homeai.server.guards import BodyLimit, HostGuard, RequestId
+from tests.server.fakes import FakeLedger, make_service
+
+Headers = list[tuple[str, str]]
+
+
+class FakeApp:
+    """Reads the whole body, then answers 200; records what came through."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, more = b"", scope["type"] == "http"
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        self.bodies.append(body)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class FakeConnection:
+    """One request in pieces; records what is sent back."""
+
+    def __init__(self, headers: Headers = [], body: Iterable[bytes] = (b"",), kind: str = "http") -> None:  # noqa: B006
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+        self.scope: Scope = {"type": kind, "headers": raw}
+        self._body = list(body)
+        self.sent: list[Message] = []
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": self._body.pop(0), "more_body": bool(self._body)}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode("latin-1") for name, value in self.sent[0]["headers"]}
+
+    @property
+    def error(self) -> dict[str, str]:
+        return json.loads(self.sent[1]["body"])["error"]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Iterator[KeyStore]:
+    with closing(KeyStore(tmp_path / "ledger.db")) as store:
+        yield store
+
+
+# ---- host ----------------------------------------------------------------------------------------------
+
+
+async def ask_host(*hosts: str, allowed: Iterable[str] = ()) -> FakeConnection:
+    connection = FakeConnection([("host", host) for host in hosts])
+    await HostGuard(FakeApp(), allowed)(connection.scope, connection.receive, connection.send)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "localhost:8700",
+        "LOCALHOST:8700",
+        "localhost.",
+        "localhost.:8700",
+        "127.0.0.1:8700",
+        "192.168.1.5",
+        "[::1]:8700",
+        "[::1]",
+        "[FD00::1]:8700",
+        "homeai.local",
+        "HomeAI.Local.:8700",
+        "anything.localhost",
+        f"{socket.gethostname()}:8700",
+    ],
+)
+async def test_names_of_this_machine_are_let_in(host: str) -> None:
+    assert (await ask_host(host)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        ":8700",
+        ".",
+        "evil.example",
+        "evil.example:8700",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evil-localhost",
+        "local",
+        "[evil.example]",
+        "2130706433",  # 127.0.0.1 as one number
+        "user@localhost",
+        "\xb2",
+    ],
+)
+async def test_foreign_names_are_kept_out(host: str) -> None:
+    connection = await ask_host(host)
+    assert connection.status == 403
+    assert connection.error["code"] == "host_not_allowed"
+    assert "server.allowed_hosts" in connection.error["message"]
+
+
+async def test_request_without_a_host_is_kept_out() -> None:
+    assert (await ask_host()).status == 403
+
+
+@pytest.mark.parametrize("hosts", [("localhost", "evil.example"), ("evil.example", "localhost"), ("localhost",) * 2])
+async def test_request_with_two_hosts_is_kept_out(hosts: tuple[str, str]) -> None:
+    assert (await ask_host(*hosts)).status == 403
+
+
+@pytest.mark.parametrize("allowed", ["brain.lan", "Brain.LAN", "brain.lan.", "brain.lan:8700"])
+async def test_allowed_name_is_let_in_however_it_is_written(allowed: str) -> None:
+    for host in ("brain.lan", "BRAIN.lan:8700", "brain.lan."):
+        assert (await ask_host(host, allowed=[allowed])).status == 200
+    assert (await ask_host("other.lan", allowed=[allowed])).status == 403
+
+
+async def test_only_requests_have_a_host() -> None:
+    connection = FakeConnection(kind="lifespan")
+    await HostGuard(FakeApp(), ())(connection.scope, connection.receive, connection.send)
+    assert connection.status == 200
+
+
+# ---- body ----------------------------------------------------------------------------------------------
+
+
+async def send_body(*pieces: bytes, length: str | None = None, limit: int = 10) -> FakeApp:
+    app = FakeApp()
+    connection = FakeConnection([("content-length", length)] if length is not None else [], pieces)
+    await BodyLimit(app, limit)(connection.scope, connection.receive, connection.send)
+    return app
+
+
+@pytest.mark.parametrize("pieces", [(b"",), (b"0123456789",), (b"01234", b"56789"), (b"",) * 20])
+async def test_body_up_to_the_limit_is_read(pieces: tuple[bytes, ...]) -> None:
+    assert (await send_body(*pieces)).bodies == [b"".join(pieces)]
+
+
+async def test_bytes_are_counted_as_they_come() -> None:
+    with pytest.raises(BodyTooLarge, match="11 bytes > 10 maximum"):
+        await send_body(b"01234", b"56789", b"0", b"never read")
+
+
+@pytest.mark.parametrize("length", ["1", "0", "", "-5", "many", "\xb2"])
+async def test_announced_length_is_not_believed_when_it_is_small(length: str) -> None:
+    with pytest.raises(BodyTooLarge):
+        await send_body(b"0" * 11, length=length)
+
+
+async def test_announced_length_beyond_the_limit_is_refused_unread() -> None:
+    with pytest.raises(BodyTooLarge, match="11 bytes > 10 maximum"):
+        await send_body(b"", length="11")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_too_large_a_body_is_refused_and_written_down(announced: bool, keys: KeyStore) -> None:
+    """Through the whole application: whoever asked has a row in the ledger."""
+    ledger = FakeLedger()
+    app = create_app(make_service(keys, ("server.max_body_bytes", "10"), ledger=ledger))
+    body = b"x" * 11
+    headers = {"x-homeai-source": "hub"} | ({} if announced else {"transfer-encoding": "chunked"})
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        response = await client.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+    assert [(row.source, row.status) for row in ledger.rows] == [("hub", 413)]
+
+
+# ---- id ------------------------------------------------------------------------------------------------
+
+
+async def ask_id(*ids: str) -> dict[str, str]:
+    connection = FakeConnection([("x-request-id", value) for value in ids])
+    await RequestId(FakeApp())(connection.scope, connection.receive, connection.send)
+    return connection.headers
+
+
+async def test_answer_has_an_id_of_its_own_under_both_names() -> None:
+    first, second = await ask_id(), await ask_id()
+    assert first["x-request-id"] == first["request-id"]
+    assert first["x-request-id"]
+    assert first["x-request-id"] != second["x-request-id"]
+
+
+async def test_id_that_the_client_chose_comes_back() -> None:
+    assert (await ask_id("mine"))["x-request-id"] == "mine"
+
+
+async def test_chosen_id_is_bounded() -> None:
+    assert (await ask_id("x" * 1000))["x-request-id"] == "x" * 128
+
+
+async def test_empty_id_is_none() -> None:
+    assert (await ask_id(""))["x-request-id"]

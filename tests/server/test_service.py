@@ -1,0 +1,176 @@
+"""Who may ask, what is written down of a refusal, and the wait for the model's text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady
+from homeai.keys import KeyStore
+from homeai.messages import AddRequest
+from homeai.request import SamplingParams
+from homeai.server.service import SEEDS, Arrival, Caller, Service
+from homeai.server.sources import Identity
+from homeai.server.supervisor import State
+from tests.server.fakes import READY, FakeLedger, FakeText, make_service, until
+
+LAN, LOOPBACK = "192.168.1.7", "127.0.0.1"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Iterator[KeyStore]:
+    with closing(KeyStore(tmp_path / "ledger.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def service(keys: KeyStore) -> Service:
+    return make_service(keys)
+
+
+# ---- who may ask ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("auth", "address", "is_let_in"),
+    [
+        ("auto", LOOPBACK, True),
+        ("auto", LAN, False),
+        ("auto", None, False),
+        ("keys", LOOPBACK, False),
+        ("keys", LAN, False),
+        ("none", LAN, True),
+    ],
+)
+@pytest.mark.parametrize("token", [None, "hai_wrong"])
+def test_who_needs_a_key(auth: str, address: str | None, is_let_in: bool, token: str | None, keys: KeyStore) -> None:
+    service = make_service(keys, ("server.auth", auth))
+    if is_let_in:
+        assert service.authenticate(Caller(address, token, None)) is None
+    else:
+        with pytest.raises(NotAuthenticated, match="not known" if token else "needed"):
+            service.authenticate(Caller(address, token, None))
+
+
+@pytest.mark.parametrize("auth", ["auto", "keys", "none"])
+def test_key_lets_in_from_anywhere(auth: str, keys: KeyStore) -> None:
+    token = keys.add("tablet")
+    key = make_service(keys, ("server.auth", auth)).authenticate(Caller(LAN, token, None))
+    assert key is not None
+    assert key.name == "tablet"
+
+
+# ---- arrivals ------------------------------------------------------------------------------------------
+
+
+def test_refusal_is_written_down_with_who_asked(keys: KeyStore) -> None:
+    ledger = FakeLedger()
+    service = make_service(keys, ledger=ledger)
+    with pytest.raises(InvalidRequest), service.arriving("/v1/completions", Caller(LOOPBACK, None, "hub")):
+        raise InvalidRequest("bad", param="n")
+    with pytest.raises(NotAuthenticated), service.arriving("/v1/completions", Caller(LAN, None, "hub")):
+        pass
+    assert [(row.source, row.status) for row in ledger.rows] == [("hub", 400), ("default", 401)]
+
+
+def test_arrival_that_is_not_refused_is_not_written_down_yet(keys: KeyStore) -> None:
+    ledger = FakeLedger()
+    with make_service(keys, ledger=ledger).arriving("/v1/completions", Caller(LOOPBACK, None, None)):
+        pass
+    assert ledger.rows == []
+
+
+def test_user_field_names_who_nobody_else_names(service: Service) -> None:
+    with service.arriving("/x", Caller(LOOPBACK, None, None)) as anonymous:
+        service.name_user(anonymous, "anna")
+    with service.arriving("/x", Caller(LOOPBACK, None, "hub")) as named:
+        service.name_user(named, "anna")
+    assert (anonymous.identity.source, named.identity.source) == ("anna", "hub")
+
+
+def test_key_whose_class_is_gone_is_served_in_the_default_class(keys: KeyStore) -> None:
+    """It was made under other settings."""
+    token = keys.add("tablet", "retired")
+    service = make_service(keys)
+    with service.arriving("/x", Caller(LAN, token, None)) as arrival:
+        service.submit(arrival, [[1, 2]], SamplingParams())
+    assert arrival.identity == Identity("tablet", "interactive")
+
+
+# ---- submission ----------------------------------------------------------------------------------------
+
+
+def seeds(service: Service, *, n: int, seed: int | None) -> list[int]:
+    arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
+    stream = service.submit(arrival, [[1, 2]], SamplingParams(), n=n, seed=seed)
+    return [generation.add.sampling.seed for generation in stream.generations]
+
+
+def test_choices_of_a_fixed_seed_are_different_and_repeatable(service: Service) -> None:
+    assert seeds(service, n=3, seed=42) == [42, 43, 44] == seeds(service, n=3, seed=42)
+
+
+def test_seed_is_counted_within_its_range(service: Service) -> None:
+    assert seeds(service, n=2, seed=-1) == [SEEDS - 1, 0]
+
+
+def test_seed_is_drawn_where_none_was_given(service: Service) -> None:
+    assert seeds(service, n=1, seed=None) != seeds(service, n=1, seed=None)
+
+
+def test_every_prompt_has_its_choices_in_order(service: Service) -> None:
+    arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
+    stream = service.submit(arrival, [[1], [2]], SamplingParams(), n=2)
+    adds: list[AddRequest] = [generation.add for generation in stream.generations]
+    assert [add.prompt_token_ids for add in adds] == [[1], [1], [2], [2]]
+    assert len({add.request_id for add in adds}) == 4
+    assert {(add.source, add.fairness_class) for add in adds} == {("anna", "voice")}
+
+
+# ---- the wait for the text -----------------------------------------------------------------------------
+
+
+def become_resident(service: Service) -> None:
+    service.supervisor._take(READY)
+    assert service.supervisor.state is State.RESIDENT
+
+
+@pytest.mark.parametrize("steps", [(become_resident, "open"), ("open", become_resident)])
+async def test_text_is_waited_for_while_the_model_loads(
+    steps: tuple[str | Callable[[Service], None], ...], service: Service
+) -> None:
+    waiting = asyncio.create_task(service.text_for("gemma"))
+    await asyncio.sleep(0)
+    text = FakeText()
+    for take in steps:
+        service.open(text) if take == "open" else take(service)
+    assert await waiting is text
+
+
+@pytest.mark.parametrize("is_resident_first", [True, False])
+async def test_nobody_waits_for_a_text_that_was_given_up(is_resident_first: bool, service: Service) -> None:
+    """The engine may be resident by then: its model file was fine, the chat template was not."""
+    waiting = asyncio.create_task(service.text_for(None))
+    await asyncio.sleep(0)
+    if is_resident_first:
+        become_resident(service)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    service.supervisor.give_up("no template")
+    service.stay_closed()
+    await until(waiting.done)
+    with pytest.raises(NotReady, match="no template"):
+        await waiting
+    with pytest.raises(NotReady, match="no template"):
+        await service.text_for(None)
+
+
+async def test_unknown_model_is_not_found(service: Service) -> None:
+    become_resident(service)
+    service.open(FakeText())
+    with pytest.raises(ModelNotFound, match="'llama' does not exist; resident is 'gemma'"):
+        await service.text_for("llama")

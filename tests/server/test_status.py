@@ -1,0 +1,173 @@
+"""The snapshot says what is so, and making it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from homeai.keys import KeyStore
+from homeai.messages import LoadProgress, Progress
+from homeai.request import WaitReason
+from homeai.server.service import Service
+from homeai.server.status import MAX_REQUESTS, snapshot
+from homeai.server.supervisor import State
+from homeai.status import GPUStatus, Status
+from tests.server.fakes import READY, STATS, FakeText, finished, make_add, make_service, output, step
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """While the model loads."""
+    with closing(KeyStore(tmp_path / "ledger.db")) as keys:
+        yield make_service(keys)
+
+
+def become_resident(service: Service) -> None:
+    service.supervisor.state, service.supervisor.ready = State.RESIDENT, READY
+    service.open(FakeText())
+
+
+def submit(service: Service, *request_ids: str, fairness_class: str = "interactive") -> None:
+    service.client.submit([make_add(request_id, fairness_class) for request_id in request_ids], api="/test")
+
+
+def requests(service: Service) -> dict[str, tuple[str, str | None]]:
+    """Status and reason of each."""
+    return {request.id: (request.status, request.wait_reason) for request in snapshot(service).requests}
+
+
+# ---- the model -----------------------------------------------------------------------------------------
+
+
+def test_load_shows_its_progress_and_no_model_yet(service: Service) -> None:
+    service.supervisor.progress = LoadProgress("weights", 0.25)
+    status = snapshot(service)
+    assert status.state == "loading"
+    assert (status.load.stage, status.load.fraction) == ("weights", 0.25)
+    assert (status.model.name, status.model.file, status.model.device) == (None, "gemma.gguf", None)
+    assert status.memory.model_bytes == 0
+
+
+def test_resident_model_is_described(service: Service) -> None:
+    become_resident(service)
+    status = snapshot(service)
+    assert status.state == "resident"
+    assert status.load is None
+    model = status.model
+    assert (model.name, model.device, model.max_model_len, model.load_s) == ("gemma", "cpu", 8192, 0.5)
+    assert model.template == "chat template"
+
+
+def test_memory_is_that_of_both_processes_and_the_machine(service: Service) -> None:
+    become_resident(service)
+    memory = snapshot(service).memory
+    assert (memory.model_bytes, memory.kv_bytes) == (READY.model_bytes, READY.kv_bytes)
+    assert (memory.engine_rss_bytes, memory.server_rss_bytes) == (20, 10)
+    assert (memory.total_bytes, memory.available_bytes) == (1000, 400)
+    assert memory.gpu == GPUStatus("H200", 20, 140, 0.5)
+
+
+def test_failure_is_told(service: Service) -> None:
+    service.supervisor.give_up("not a GGUF")
+    status = snapshot(service)
+    assert (status.state, status.failure) == ("failed", "not a GGUF")
+
+
+# ---- requests ------------------------------------------------------------------------------------------
+
+
+def test_requests_wait_for_the_model_while_it_loads(service: Service) -> None:
+    submit(service, "a")
+    assert requests(service) == {"a": ("waiting", WaitReason.NOT_RESIDENT)}
+
+
+def test_waiting_request_shows_the_engine_s_reason(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    assert requests(service) == {"a": ("waiting", None)}  # not told yet
+    service.client.handle(step(progress=[Progress("a", "waiting", 3, 0, 0, WaitReason.KV_SPACE)]))
+    assert requests(service) == {"a": ("waiting", WaitReason.KV_SPACE)}
+    service.supervisor.drain()
+    assert requests(service) == {"a": ("waiting", WaitReason.KV_SPACE)}
+
+
+def test_started_request_runs_even_before_the_next_progress(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    service.client.handle(step(progress=[Progress("a", "waiting", 3, 0, 0, WaitReason.SEQUENCE_SLOT)]))
+    service.client.handle(step(output("a", 0), admitted=("a",)))
+    (request,) = snapshot(service).requests
+    assert (request.status, request.wait_reason) == ("running", None)
+    assert request.num_output_tokens == 1
+
+
+def test_parked_request_says_so_and_why(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    progress = Progress("a", "preempted", 3, 0, 0, WaitReason.KV_SPACE)
+    service.client.handle(step(admitted=("a",), progress=[progress]))
+    assert requests(service) == {"a": ("preempted", WaitReason.KV_SPACE)}
+
+
+def test_progress_shows_how_far_each_is(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    service.client.handle(step(admitted=("a",), progress=[Progress("a", "running", 3, 2, 0, None)]))
+    (request,) = snapshot(service).requests
+    assert (request.num_computed_tokens, request.num_prompt_tokens, request.max_tokens) == (2, 3, 8)
+    assert (request.source, request.fairness_class) == ("kitchen", "interactive")
+
+
+def test_ended_request_is_not_shown(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    service.client.handle(step(finished("a"), admitted=("a",)))
+    assert requests(service) == {}
+    assert snapshot(service).totals.finished == 1
+
+
+def test_classes_count_their_own(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a", "b", fairness_class="voice")
+    submit(service, "c", fairness_class="background")
+    service.client.handle(step(admitted=("a",)))
+    counts = {c.name: (c.running, c.waiting) for c in snapshot(service).classes}
+    assert counts == {"voice": (1, 1), "interactive": (0, 0), "coding": (0, 0), "background": (0, 1)}
+
+
+def test_number_of_requests_shown_is_bounded(service: Service) -> None:
+    submit(service, *(f"r{i}" for i in range(MAX_REQUESTS + 1)))
+    assert len(snapshot(service).requests) == MAX_REQUESTS
+
+
+# ---- the rest ------------------------------------------------------------------------------------------
+
+
+def test_last_step_is_shown(service: Service) -> None:
+    become_resident(service)
+    service.client.handle(step())
+    status = snapshot(service)
+    assert (status.batch.mode, status.batch.num_running, status.kv.used) == ("continuous", 1, STATS.kv_used)
+    assert (status.kv.total, status.batch.max_num_seqs) == (16384, 8)
+
+
+def test_looking_changes_nothing(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+
+    def look() -> Status:
+        status = msgspec.structs.replace(snapshot(service), uptime_s=0.0)
+        return msgspec.structs.replace(status, requests=[msgspec.structs.replace(status.requests[0], age_s=0.0)])
+
+    assert look() == look()
+
+
+def test_snapshot_is_what_clients_decode(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    status = snapshot(service)
+    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status

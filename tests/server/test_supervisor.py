@@ -1,0 +1,322 @@
+"""The engine child's life, with a child that does as it is told and a clock that moves when told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from homeai.clock import VirtualClock
+from homeai.config import ResidencyConfig
+from homeai.errors import EngineDied, NotReady
+from homeai.messages import AbortRequests, EngineFailed, Heartbeat, LoadProgress, Shutdown
+from homeai.server import supervisor as supervisor_module
+from homeai.server.supervisor import State, Supervisor
+from tests.server.fakes import READY, FakeChild, make_add, step, until
+
+CONFIG = ResidencyConfig(load_timeout_s=600.0, heartbeat_timeout_s=60.0, max_restarts=2, restart_window_s=100.0)
+
+
+class House:
+    """A supervisor, its children so far, and what it told the rest of the house."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.children: list[FakeChild] = []
+        self.supervisor = Supervisor(self._start_child, CONFIG, self.clock)
+        self.states: list[State] = []
+        self.messages: list[object] = []
+        self.losses: list[NotReady] = []
+        self.supervisor.on_state = self.states.append
+        self.supervisor.on_message = self.messages.append
+        self.supervisor.on_lost = self.losses.append
+
+    def _start_child(self) -> FakeChild:
+        self.children.append(FakeChild(pid=len(self.children) + 1))
+        return self.children[-1]
+
+    @property
+    def child(self) -> FakeChild:
+        return self.children[-1]
+
+    @property
+    def state(self) -> State:
+        return self.supervisor.state
+
+    async def reach(self, state: State) -> None:
+        await until(lambda: self.state is state)
+
+    async def become_resident(self) -> None:
+        self.child.say(READY)
+        await self.reach(State.RESIDENT)
+
+    async def lose_child(self, *last_words: EngineFailed) -> None:
+        """It dies, and the next one is started or none."""
+        num_losses = len(self.losses)
+        self.child.say(*last_words)
+        self.child.die()
+        await until(lambda: len(self.losses) > num_losses)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(supervisor_module, "WATCH_INTERVAL_S", 0.0)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    """With a first child that loads."""
+    house = House()
+    house.supervisor.spawn()
+    task = house.supervisor.start()
+    yield house
+    await house.supervisor.stop()
+    assert task.done()
+    assert task.exception() is None
+
+
+# ---- start ---------------------------------------------------------------------------------------------
+
+
+async def test_child_is_started_before_there_is_anybody_to_listen() -> None:
+    house = House()
+    house.supervisor.spawn()
+    assert (house.state, len(house.children)) == (State.LOADING, 1)
+    assert house.supervisor.engine_pid == 1
+    await house.supervisor.stop()
+    assert house.supervisor.state is State.STOPPED
+
+
+async def test_load_is_followed_to_residency(house: House) -> None:
+    house.child.say(LoadProgress("weights", 0.5))
+    await until(lambda: house.supervisor.progress)
+    assert house.state is State.LOADING
+    house.child.say(LoadProgress("warm-up", 1.0))
+    await house.reach(State.WARMING)
+    house.child.say(READY)
+    await house.reach(State.RESIDENT)
+    assert house.supervisor.ready == READY
+    assert house.supervisor.progress is None
+    assert house.states == [State.LOADING, State.WARMING, State.RESIDENT]
+
+
+async def test_all_callers_join_one_load(house: House) -> None:
+    waiting = [asyncio.create_task(house.supervisor.ensure_ready()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    house.child.say(READY)
+    assert await asyncio.gather(*waiting) == [READY] * 3
+    assert len(house.children) == 1
+
+
+async def test_what_is_sent_while_it_loads_follows_when_it_is_ready_in_order(house: House) -> None:
+    early = [make_add("a"), AbortRequests(["a"])]
+    for message in early:
+        house.supervisor.send(message)
+    assert house.supervisor.takes_requests
+    assert house.child.heard == []
+    await house.become_resident()
+    house.supervisor.send(make_add("b"))
+    assert house.child.heard == [*early, make_add("b")]
+
+
+async def test_what_the_engine_says_is_passed_on(house: House) -> None:
+    await house.become_resident()
+    house.child.say(step(), Heartbeat(1))
+    await until(lambda: len(house.messages) == 2)
+    assert house.messages == [step(), Heartbeat(1)]
+
+
+# ---- failure and death ---------------------------------------------------------------------------------
+
+
+async def test_model_that_cannot_be_loaded_is_not_tried_again(house: House) -> None:
+    waiting = asyncio.create_task(house.supervisor.ensure_ready())
+    await house.lose_child(EngineFailed("not a GGUF", fatal=True))
+    assert house.state is State.FAILED
+    assert len(house.children) == 1
+    assert house.supervisor.failure == "not a GGUF"
+    assert not house.supervisor.is_alive
+    assert not house.supervisor.takes_requests
+    with pytest.raises(NotReady, match="not a GGUF"):
+        await waiting
+    with pytest.raises(NotReady, match="not a GGUF"):
+        await house.supervisor.ensure_ready()
+
+
+async def test_crash_is_told_once_and_another_child_started(house: House) -> None:
+    await house.become_resident()
+    await house.lose_child()
+    await until(lambda: len(house.children) == 2)
+    assert [type(loss) for loss in house.losses] == [EngineDied]
+    assert "exit code 1" in house.losses[0].message
+    assert house.state is State.LOADING
+    assert house.supervisor.ready is None
+    assert house.supervisor.num_restarts == 1
+    await house.become_resident()
+    assert await house.supervisor.ensure_ready() == READY
+
+
+async def test_last_words_explain_the_crash(house: House) -> None:
+    await house.become_resident()
+    await house.lose_child(EngineFailed("logits are broken", fatal=False))
+    assert "logits are broken" in house.losses[0].message
+    assert house.state is State.LOADING
+
+
+async def test_requests_of_a_lost_child_do_not_reach_the_next(house: House) -> None:
+    house.supervisor.send(make_add("lost"))
+    await house.lose_child()
+    house.supervisor.send(make_add("new"))
+    await until(lambda: len(house.children) == 2)
+    await house.become_resident()
+    assert house.child.heard == [make_add("new")]
+
+
+async def test_child_that_dies_too_often_stays_down(house: House) -> None:
+    for num_children in (2, 3):
+        await house.lose_child()
+        await until(lambda count=num_children: len(house.children) == count)
+    await house.lose_child()
+    assert house.state is State.FAILED
+    assert len(house.children) == 3
+    assert len(house.losses) == 3
+
+
+async def test_deaths_of_long_ago_do_not_count(house: House) -> None:
+    for num_children in range(2, 8):
+        await house.lose_child()
+        await until(lambda count=num_children: len(house.children) == count)
+        house.clock.advance(CONFIG.restart_window_s / 2 + 1)
+    assert house.state is State.LOADING
+
+
+async def test_stop_does_not_wait_for_the_back_off(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (3600.0,))
+    await house.lose_child()
+    await house.supervisor.stop()
+    assert house.state is State.STOPPED
+    assert len(house.children) == 1
+
+
+# ---- giving up -----------------------------------------------------------------------------------------
+
+
+async def test_giving_up_ends_the_child_and_says_why(house: House) -> None:
+    house.supervisor.give_up("no template")
+    assert house.state is State.FAILED
+    assert house.child.was_killed
+    assert [loss.message for loss in house.losses] == ["the model is not available (failed): no template"]
+    house.supervisor.give_up("another reason")
+    assert house.supervisor.failure == "no template"
+    assert len(house.losses) == 1
+
+
+@pytest.mark.parametrize("late", [LoadProgress("weights", 0.9), LoadProgress("warm-up", 1.0), READY, step()])
+async def test_what_was_on_its_way_changes_nothing_after_giving_up(house: House, late: object) -> None:
+    house.child.say(late)
+    house.supervisor.give_up("no template")
+    await house.supervisor.stop()
+    assert house.states == [State.LOADING, State.FAILED, State.STOPPED]
+    assert house.messages == []
+
+
+# ---- silence -------------------------------------------------------------------------------------------
+
+
+async def test_silent_child_is_killed_and_replaced(house: House) -> None:
+    await house.become_resident()
+    hung = house.child
+    house.clock.advance(CONFIG.heartbeat_timeout_s + 1)
+    assert not house.supervisor.is_alive
+    await until(lambda: len(house.children) == 2)
+    assert hung.was_killed
+    assert [type(loss) for loss in house.losses] == [EngineDied]
+
+
+async def test_heartbeat_keeps_it_alive(house: House) -> None:
+    await house.become_resident()
+    for num_beats in range(1, 4):
+        house.clock.advance(CONFIG.heartbeat_timeout_s - 1)
+        assert house.supervisor.is_alive
+        house.child.say(Heartbeat(num_beats))
+        await until(lambda count=num_beats: len(house.messages) == count)
+    assert not house.child.was_killed
+
+
+async def test_loading_may_be_silent_for_longer(house: House) -> None:
+    house.clock.advance(CONFIG.load_timeout_s - 1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert house.supervisor.is_alive
+    assert not house.child.was_killed
+    house.clock.advance(2)
+    await until(lambda: len(house.children) == 2)
+
+
+# ---- drain and stop ------------------------------------------------------------------------------------
+
+
+async def test_draining_takes_nothing_new_and_lets_the_live_go_on(house: House) -> None:
+    await house.become_resident()
+    house.supervisor.drain()
+    assert not house.supervisor.takes_requests
+    assert house.supervisor.is_alive
+    house.supervisor.send(AbortRequests(["a"]))
+    assert house.child.heard == [AbortRequests(["a"])]
+    house.child.say(step())
+    await until(lambda: house.messages == [step()])
+    assert house.state is State.DRAINING
+    assert house.supervisor.not_ready().retry_after_s == 5.0
+
+
+async def test_drain_during_the_load_keeps_the_order_of_what_was_sent(house: House) -> None:
+    house.supervisor.send(make_add("a"))
+    house.supervisor.drain()
+    house.supervisor.send(AbortRequests(["a"]))
+    house.child.say(READY)
+    await until(lambda: house.child.heard)
+    assert house.child.heard == [make_add("a"), AbortRequests(["a"])]
+    assert house.state is State.DRAINING
+
+
+async def test_drain_during_the_load_leaves_nobody_waiting_for_it(house: House) -> None:
+    waiting = asyncio.create_task(house.supervisor.ensure_ready())
+    await asyncio.sleep(0)
+    house.supervisor.drain()
+    await until(waiting.done)
+    with pytest.raises(NotReady, match="draining"):
+        await waiting
+
+
+async def test_child_that_dies_while_draining_is_not_replaced(house: House) -> None:
+    await house.become_resident()
+    house.supervisor.drain()
+    await house.lose_child()
+    await house.supervisor.stop()
+    assert len(house.children) == 1
+    assert len(house.losses) == 1
+
+
+async def test_stop_ends_the_child_and_tells_what_was_still_in_it(house: House) -> None:
+    await house.become_resident()
+    house.supervisor.drain()
+    await house.supervisor.stop()
+    assert house.child.heard == [Shutdown()]
+    assert house.states[-2:] == [State.DRAINING, State.STOPPED]
+    assert [type(loss) for loss in house.losses] == [NotReady]
+    assert house.supervisor.engine_pid is None
+
+
+async def test_failed_stays_failed_when_it_is_to_drain(house: House) -> None:
+    house.supervisor.give_up("no template")
+    house.supervisor.drain()
+    assert house.state is State.FAILED
+
+
+async def test_stop_may_be_repeated(house: House) -> None:
+    await house.supervisor.stop()
+    await house.supervisor.stop()
+    assert house.states == [State.LOADING, State.STOPPED]
