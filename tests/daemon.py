@@ -24,7 +24,7 @@ import psutil
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 PATIENCE_S = 60.0
-POLL_S = 0.02
+POLL_S = 0.05
 
 T = TypeVar("T")
 

@@ -24,6 +24,7 @@ from homeai.messages import Down, EngineFailed, EngineReady, LoadProgress, Shutd
 
 log = logging.getLogger("homeai.supervisor")
 
+PROGRESS_INTERVAL_S = 2.0
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 WATCH_INTERVAL_S = 1.0
 
@@ -73,7 +74,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._unsent: list[Down] = []  # waits for the engine to be ready
         self._deaths: deque[float] = deque()
-        self._heard_at = self._clock.now()
+        self._heard_at = self._reported_at = self._clock.now()
         self.state = State.STOPPED
         self.progress: LoadProgress | None = None
         self.ready: EngineReady | None = None
@@ -188,12 +189,21 @@ class Supervisor:
 
     def _take(self, message: Up) -> None:
         if isinstance(message, LoadProgress):
-            self.progress = message
+            self._report(message)
             self._set_state(State.LOADING if message.fraction < 1 else State.WARMING)
         elif isinstance(message, EngineReady):
             self._become_resident(message)
         else:
             self.on_message(message)
+
+    def _report(self, progress: LoadProgress) -> None:
+        """A long load shows that it moves; a short one says nothing."""
+        if self.progress is None:
+            self._reported_at = self._clock.now()
+        elif self._clock.now() - self._reported_at >= PROGRESS_INTERVAL_S:
+            self._reported_at = self._clock.now()
+            log.info("loading: %s, %.0f %%", progress.stage, 100 * progress.fraction)
+        self.progress = progress
 
     def _become_resident(self, message: EngineReady) -> None:
         if self.num_restarts:

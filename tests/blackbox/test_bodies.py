@@ -19,6 +19,7 @@ from tests.streaming import CHAT, COMPLETIONS
 
 BODIES = {"completion": ONE_TOKEN, "chat": ONE_WORD}
 HALF = "\ud83d"
+HALVES = [HALF, "\ude00", "\ude00\ud83d", "\ud800\udbff", "ok " + HALF, HALF + " ok"]
 REPLACED = "\ufffd"
 
 any_endpoint = pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
@@ -94,9 +95,7 @@ def test_unknown_fields_are_ignored(daemon: Daemon) -> None:
 # ---- halves of characters --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "half", [HALF, "\ude00", "\ude00\ud83d", "ok " + HALF, HALF + " ok", "\ud800\udbff"], ids=ascii
-)
+@pytest.mark.parametrize("half", HALVES, ids=ascii)
 @pytest.mark.parametrize("stream", BOTH_WAYS, ids=["whole", "stream"])
 def test_half_a_character_is_read_as_a_replacement(daemon: Daemon, half: str, stream: bool) -> None:
     replaced = "".join(REPLACED if "\ud800" <= c <= "\udfff" else c for c in half)

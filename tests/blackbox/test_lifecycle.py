@@ -62,7 +62,7 @@ async def test_client_that_leaves_frees_its_place_and_disturbs_nobody(
     prompt: str | list[int],
 ) -> None:
     async with two_seats.async_client() as client:
-        neighbours = [Stream(client, exactly(100), source="neighbour") for _ in range(num_neighbours)]
+        neighbours = [Stream(client, exactly(64), source="neighbour") for _ in range(num_neighbours)]
         for neighbour in neighbours:
             await neighbour.begun()
         num_ledger_rows = len(two_seats.ledger_rows("victim"))
@@ -72,7 +72,7 @@ async def test_client_that_leaves_frees_its_place_and_disturbs_nobody(
         await eventually_async(lambda: two_seats.live("victim") is None)
         for neighbour in neighbours:
             await neighbour.ended()
-            assert (neighbour.num_tokens, neighbour.finish_reason, neighbour.is_done) == (100, "length", True)
+            assert (neighbour.num_tokens, neighbour.finish_reason, neighbour.is_done) == (64, "length", True)
     rows = await eventually_async(lambda: two_seats.ledger_rows("victim")[num_ledger_rows:])
     assert [(row["status"], row["finish_reason"]) for row in rows] == [(499, "abort")]
 
