@@ -74,7 +74,7 @@ class Stream:
         self._choice = {add.request_id: i for i, add in enumerate(adds)}
         self._events: deque[TokenEvent] = deque()
         self._error: RequestError | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._wake: asyncio.Future[bool] | None = None
         self._num_open = len(adds)
 
     @property
@@ -106,11 +106,7 @@ class Stream:
     async def wait(self, timeout_s: float | None = None) -> bool:
         """True when there is something to read, or nothing more to come. Raises what ended a generation."""
         if not self._events and self._error is None and self._num_open:
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake
-            except TimeoutError:
+            if not await self._news(timeout_s):
                 return False
         if self._error is not None and not self._events:
             raise self._error  # after what came before it
@@ -126,9 +122,20 @@ class Stream:
         """Complete and read. Never with an error: that is for `wait` to raise."""
         return not self._num_open and not self._events and self._error is None
 
-    def _notify(self) -> None:
+    async def _news(self, timeout_s: float | None) -> bool:
+        """False when the time is up first. Once per token: `asyncio.timeout` would cost as much as the rest."""
+        loop = asyncio.get_running_loop()
+        self._wake = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._notify, False)
+        try:
+            return await self._wake
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _notify(self, is_news: bool = True) -> None:
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(is_news)
 
 
 @dataclass(slots=True)

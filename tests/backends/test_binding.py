@@ -30,6 +30,7 @@ def open_context(model: Model, **changes: object) -> Context:
         "num_kv_cells": 1024,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 256,
+        "max_ubatch_tokens": 256,
         "num_threads": 1,
         "flash_attention": "on",
         "swa_full": True,

@@ -120,6 +120,7 @@ def gaps(model: Model, prompt: list[int], outputs: list[int], chunk: int = CHUNK
         num_kv_cells=2048,
         max_num_seqs=1,
         max_num_batched_tokens=chunk,
+        max_ubatch_tokens=256,
         num_threads=1,
         flash_attention="on",
         swa_full=True,

@@ -278,6 +278,7 @@ class Context:
         num_kv_cells: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        max_ubatch_tokens: int,
         num_threads: int,
         flash_attention: str,
         swa_full: bool,
@@ -287,7 +288,7 @@ class Context:
         params = C.llama_context_default_params()
         params.n_ctx = num_kv_cells
         params.n_batch = max_num_batched_tokens
-        params.n_ubatch = min(max_num_batched_tokens, 512)
+        params.n_ubatch = min(max_num_batched_tokens, max_ubatch_tokens)
         params.n_seq_max = max_num_seqs
         params.n_outputs_max = max_num_seqs  # left at 0 the logits buffer is as long as the batch: 10x the memory
         params.n_threads = params.n_threads_batch = num_threads

@@ -20,6 +20,7 @@ from homeai.scheduling.plan import Chunk, KVOpKind, StepPlan, StepResult
 
 NO_ROOM = 1
 ALL_LAYERS = 9999
+MAX_UBATCH_TOKENS = {"cpu": 256, "cuda": 512}  # tokens computed at a time: on a CPU 3 % faster than 512
 
 
 class TokenBuffer:
@@ -150,6 +151,7 @@ def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCpp
             num_kv_cells=limits.num_kv_cells,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_ubatch_tokens=MAX_UBATCH_TOKENS[device],
             num_threads=config.num_threads,
             flash_attention=config.flash_attention,
             swa_full=config.swa_full,
