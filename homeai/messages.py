@@ -1,7 +1,7 @@
 """What crosses the process boundary, and nothing else: msgpack of tagged structs.
 
 Down (front end → engine): LoadModel, AddRequest, AbortRequests, Ping, Shutdown.
-Up (engine → front end): LoadProgress, EngineReady, StepOutputs, Heartbeat, RequestFailed, EngineFailed.
+Up (engine → front end): LoadProgress, EngineReady, TokensDrawn, StepOutputs, Heartbeat, RequestFailed, EngineFailed.
 
 Token ids and numbers only; text, templates and stop strings stay in front. Frames are a 4-byte
 little-endian length and a msgpack body.
@@ -134,13 +134,21 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """One message per step for all requests."""
+    """What a step brought and had not said yet, for all requests."""
 
     outputs: list[Output]
     admitted: list[str]  # entered the batch for the first time in this step
     finished: list[Finished]
     stats: StepStats
     progress: list[Progress] | None = None  # a bounded snapshot, at most a few times a second
+
+
+class TokensDrawn(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The first tokens of a step that still draws; the rest comes with its StepOutputs."""
+
+    outputs: list[Output]
+    admitted: list[str]
+    started_at: float  # of the step, CLOCK_MONOTONIC
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -164,7 +172,7 @@ class EngineFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 Down = LoadModel | AddRequest | AbortRequests | Ping | Shutdown
-Up = LoadProgress | EngineReady | StepOutputs | Heartbeat | RequestFailed | EngineFailed
+Up = LoadProgress | EngineReady | TokensDrawn | StepOutputs | Heartbeat | RequestFailed | EngineFailed
 
 HEADER = struct.Struct("<I")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from homeai.clock import Clock
@@ -29,10 +30,14 @@ class Step:
 class Engine:
     """One thread calls it. A request handed to `add` ends exactly once, in some step's outputs or in `abort`."""
 
+    on_output: Callable[[StepPlan, RequestOutput], None]
+
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock) -> None:
+        """`on_output` hears of each token as soon as it is drawn, while the step's others are still to come."""
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
+        self.on_output = lambda plan, output: None
 
     @property
     def has_work(self) -> bool:
@@ -56,7 +61,10 @@ class Engine:
         expired = self.scheduler.expire(started_at)
         plan = self.scheduler.schedule(started_at)
         result = self.runner.execute(plan)
-        outputs = expired + self.scheduler.update(plan, result, self.clock.now())
+        outputs = expired
+        for output in self.scheduler.update(plan, result, self.clock.now()):
+            self.on_output(plan, output)
+            outputs.append(output)
         for output in outputs:
             if output.finish_reason is not None:
                 self.runner.remove(output.request_id)

@@ -19,12 +19,14 @@ from homeai.messages import (
     Shutdown,
     StepOutputs,
     StepStats,
+    TokensDrawn,
 )
 from homeai.request import FinishReason, Request, RequestStatus
-from homeai.scheduling.plan import RequestOutput
+from homeai.scheduling.plan import RequestOutput, StepPlan
 
 log = logging.getLogger("homeai.engine")
 
+GROUP_SIZE = 2  # tokens
 SNAPSHOT_INTERVAL_S = 0.5
 SNAPSHOT_MAX_REQUESTS = 200
 
@@ -42,6 +44,10 @@ class EngineLoop:
         self._live: dict[str, Request] = {}
         self._snapshot_at = 0.0
         self._running = True
+        self._tokens: list[Output] = []  # of the step under way, not sent yet
+        self._step_started_at = 0.0
+        self._said_admitted = False  # by an earlier message of this step
+        engine.on_output = self._take_output
 
     def run(self) -> None:
         while self._running:
@@ -100,16 +106,28 @@ class EngineLoop:
 
     def _run_step(self) -> None:
         self._step += 1
+        self._step_started_at = self._engine.clock.now()
+        self._said_admitted = False
         self._send(self._engine.step())
+
+    def _take_output(self, plan: StepPlan, output: RequestOutput) -> None:
+        """Tokens leave in small groups: the front end writes the first ones while we draw the others."""
+        if len(self._tokens) == GROUP_SIZE:
+            admitted = [] if self._said_admitted else plan.admitted
+            self._outbox.put(TokensDrawn(outputs=self._tokens, admitted=admitted, started_at=self._step_started_at))
+            self._tokens, self._said_admitted = [], True
+        if output.token is not None:
+            self._tokens.append(Output(output.request_id, output.output_index, output.token))
 
     def _send(self, step: Step | None) -> None:
         outputs, self._aborted = self._aborted, []
         if step is not None:
             outputs += step.outputs
+        tokens, self._tokens = self._tokens, []
         self._outbox.put(
             StepOutputs(
-                outputs=[Output(o.request_id, o.output_index, o.token) for o in outputs if o.token is not None],
-                admitted=step.plan.admitted if step else [],
+                outputs=tokens,
+                admitted=step.plan.admitted if step and not self._said_admitted else [],
                 finished=[
                     _finished(self._live.pop(o.request_id), o.finish_reason)
                     for o in outputs

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -55,25 +57,54 @@ def _read_frame(stream: BinaryIO) -> bytes | None:
 
 
 class Outbox:
-    """Messages to the front end. `put` never blocks: a slow reader costs memory here, not a step."""
+    """Messages to the front end, in order. `put` never blocks: a slow reader costs memory here, not a step.
+
+    A frame goes straight into the socket's buffer, which is cheaper than waking a thread; a thread takes what
+    does not fit there.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._queue: queue.SimpleQueue[Up | None] = queue.SimpleQueue()
+        self._unsent: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._write, name="outbox", daemon=True)
         self._thread.start()
 
     def put(self, message: Up) -> None:
-        self._queue.put(message)
+        frame = encode_frame(message)
+        with self._changed:
+            if not self._unsent:
+                frame = frame[self._send_now(frame) :]
+            if frame:
+                self._unsent.append(frame)
+                self._changed.notify()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, then stop."""
-        self._queue.put(None)
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
         self._thread.join(timeout_s)
 
+    def _send_now(self, frame: bytes) -> int:
+        try:
+            return self._sock.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(frame)  # the reader is gone; the inbox notices and ends the process
+
     def _write(self) -> None:
-        while (message := self._queue.get()) is not None:
-            try:
-                self._sock.sendall(encode_frame(message))
-            except OSError:
-                return  # the reader is gone; the inbox notices and ends the process
+        while (frame := self._next_unsent()) is not None:
+            with contextlib.suppress(OSError):
+                self._sock.sendall(frame)
+            with self._changed:
+                self._unsent.popleft()
+
+    def _next_unsent(self) -> bytes | None:
+        """Stays in the queue until it is sent: nothing may overtake it."""
+        with self._changed:
+            while not self._unsent and not self._is_closing:
+                self._changed.wait()
+            return self._unsent[0] if self._unsent else None

@@ -13,7 +13,7 @@ A draw depends on the row, the request's parameters and (seed, output index); ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -37,20 +37,24 @@ class BatchSampler:
     def sample(
         self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
     ) -> list[SampledToken]:
-        """Draw one token for each row of `logits` [rows, vocabulary], C-contiguous.
+        """All of `draw`."""
+        return list(self.draw(logits, states, output_indices))
+
+    def draw(
+        self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
+    ) -> Iterator[SampledToken]:
+        """Draw one token for each row of `logits` [rows, vocabulary], C-contiguous, each when it is asked for.
 
         Row i belongs to `states[i]` and draws its output token `output_indices[i]`. Logits and states are
         afterwards as they were. Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
         """
         num_rows = len(states)
         assert logits.shape == (num_rows, self._vocab_size), f"logits {logits.shape} for {num_rows} requests"
-        sampled = []
         for i, (state, output_index) in enumerate(zip(states, output_indices, strict=True)):
             raw = Row(logits[i])
             if not math.isfinite(raw.peak):
                 raise BrokenLogits(i, num_rows, raw.peak)
-            sampled.append(self._sample_row(raw, state, output_index))
-        return sampled
+            yield self._sample_row(raw, state, output_index)
 
     def _sample_row(self, row: Row, state: SamplerState, output_index: int) -> SampledToken:
         originals = self._edit(row, state, output_index)

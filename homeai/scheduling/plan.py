@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,12 +56,13 @@ class StepResult:
     """What really happened, chunk by chunk (same order as the plan).
 
     num_computed: tokens of each chunk now in the cache; less than asked only when `out_of_room`.
-    sampled: the drawn token of each chunk, None where none was asked or reached.
+    sampled: the drawn token of each chunk, None where none was asked or reached; may be drawn as it is read
+      (once, before the next step), so that a token is on its way while the next one is drawn.
     forward_s: seconds the model took; the rest of the step is ours.
     """
 
     num_computed: list[int]
-    sampled: list[SampledToken | None]
+    sampled: Iterable[SampledToken | None]
     forward_s: float
     out_of_room: bool = False
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from homeai.request import FinishReason, Mode, Request, RequestStatus, WaitReason
@@ -130,9 +130,8 @@ class Scheduler:
         plan.kv_ops = self.cache.take_pending_ops()
         return plan
 
-    def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
-        """Take in what the runner did; returns the gains and ends of this step."""
-        outputs = []
+    def update(self, plan: StepPlan, result: StepResult, now: float) -> Iterator[RequestOutput]:
+        """Take in what the runner did; the gains and ends of this step, one by one. To be read to its end."""
         for chunk, num_computed, token in zip(plan.chunks, result.num_computed, result.sampled, strict=True):
             request = self.requests[chunk.request_id]
             self.cache.give_back(chunk.seq_id, chunk.num_tokens - num_computed)
@@ -142,14 +141,13 @@ class Scheduler:
                 if request.first_token_at is None:
                     request.first_token_at = now
                 finish = self._finish_reason(request, token.token_id)
-                outputs.append(RequestOutput(request.request_id, request.num_output_tokens - 1, token, finish))
                 if finish is not None:
                     self._finish(request, finish)
+                yield RequestOutput(request.request_id, request.num_output_tokens - 1, token, finish)
             elif request.sampling.max_tokens == 0 and request.num_uncomputed_tokens == 0:
-                outputs.append(self._finish(request, FinishReason.LENGTH))
+                yield self._finish(request, FinishReason.LENGTH)
         if result.out_of_room:
-            outputs += self._relieve(now)
-        return outputs
+            yield from self._relieve(now)
 
     # ---- decisions, in the order of the module's docstring -------------------------------------------
 

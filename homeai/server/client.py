@@ -24,6 +24,7 @@ from homeai.messages import (
     RequestFailed,
     StepOutputs,
     StepStats,
+    TokensDrawn,
     Up,
 )
 from homeai.request import FinishReason, SampledToken
@@ -105,9 +106,8 @@ class Stream:
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """True when there is something to read, or nothing more to come. Raises what ended a generation."""
-        if not self._events and self._error is None and self._num_open:
-            if not await self._news(timeout_s):
-                return False
+        if not self._events and self._error is None and self._num_open and not await self._news(timeout_s):
+            return False
         if self._error is not None and not self._events:
             raise self._error  # after what came before it
         return True
@@ -210,6 +210,8 @@ class EngineClient:
 
     def handle(self, message: Up) -> None:
         match message:
+            case TokensDrawn():
+                self._take_tokens(message.admitted, message.outputs, message.started_at)
             case StepOutputs():
                 self._take_step(message)
             case RequestFailed():
@@ -225,19 +227,22 @@ class EngineClient:
             self._end(request_id, FinishReason.ERROR, error=error)
 
     def _take_step(self, message: StepOutputs) -> None:
-        now = time.monotonic()
         self.last_step = message.stats
-        for request_id in message.admitted:
-            generation = self._live[request_id].generation
-            generation.started_at = now - message.stats.step_s
-            self.door.start(generation.add.fairness_class, now)
-        for output in message.outputs:
-            self._take_output(output, now)
+        self._take_tokens(message.admitted, message.outputs, time.monotonic() - message.stats.step_s)
         for finished in message.finished:
             self._end(finished.request_id, finished.finish_reason, finished=finished)
         for progress in message.progress or ():
             self._live[progress.request_id].generation.progress = progress
         self.on_step(message.stats)
+
+    def _take_tokens(self, admitted: list[str], outputs: list[Output], step_started_at: float) -> None:
+        now = time.monotonic()
+        for request_id in admitted:
+            generation = self._live[request_id].generation
+            generation.started_at = step_started_at
+            self.door.start(generation.add.fairness_class, now)
+        for output in outputs:
+            self._take_output(output, now)
 
     def _take_output(self, output: Output, now: float) -> None:
         generation, stream = (live := self._live[output.request_id]).generation, live.stream

@@ -25,6 +25,7 @@ from homeai.messages import (
     RequestFailed,
     Shutdown,
     StepOutputs,
+    TokensDrawn,
     Up,
 )
 from homeai.request import FinishReason, SamplingParams, WaitReason
@@ -66,7 +67,8 @@ class RecordingOutbox:
 
     @property
     def drawn(self) -> list[tuple[str, int]]:
-        return [(o.request_id, o.output_index) for m in self.of(StepOutputs) for o in m.outputs]
+        messages = [m for m in self.messages if isinstance(m, StepOutputs | TokensDrawn)]
+        return [(o.request_id, o.output_index) for m in messages for o in m.outputs]
 
     @property
     def ended(self) -> dict[str, FinishReason]:
@@ -293,3 +295,19 @@ def test_snapshot_of_a_crowd_is_bounded_and_shows_who_runs() -> None:
     crowd = snapshots(outbox)[0]
     assert len(crowd) == SNAPSHOT_MAX_REQUESTS
     assert [p.status for p in crowd[:5]] == ["running"] * 4 + ["waiting"]
+
+
+def test_tokens_leave_in_groups_while_the_others_of_the_step_are_drawn() -> None:
+    adds = [add(name, max_tokens=1) for name in "abcde"]
+    outbox, _ = run(*adds)
+    first, second, step = [m for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)][:3]
+    assert [len(m.outputs) for m in (first, second, step)] == [2, 2, 1]
+    assert isinstance(step, StepOutputs)
+    assert len(step.finished) == 5, "ends come after the last token"
+
+
+def test_who_was_admitted_is_said_once_and_before_the_tokens() -> None:
+    outbox, _ = run(*[add(name, max_tokens=2) for name in "abcde"])
+    admitted = [m.admitted for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)]
+    assert sorted(admitted[0]) == list("abcde")
+    assert not any(admitted[1:])

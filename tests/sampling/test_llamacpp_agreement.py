@@ -5,12 +5,12 @@ import ctypes
 import llama_cpp
 import numpy as np
 import pytest
-from tests.sampling.sampling_reference import random_logits
 
 from homeai.request import SamplingParams
 from homeai.sampling.penalties import PenaltyWindow
 from homeai.sampling.row import Logits, Row
 from homeai.sampling.truncation import survivors
+from tests.sampling.sampling_reference import random_logits
 
 
 def applied(sampler: int, logits: Logits) -> dict[int, float]:

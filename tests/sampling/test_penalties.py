@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampling.sampling_reference import random_logits, reference_penalized
 
 from homeai.request import SamplingParams
 from homeai.sampling.penalties import PenaltyWindow, penalizes
+from tests.sampling.sampling_reference import random_logits, reference_penalized
 
 
 def test_repeat_penalty_lowers_positive_and_negative_logits() -> None:

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampling.sampling_reference import random_logits, ranked
 
 from homeai.sampling.row import NUM_BLOCKS, Logits, Row
+from tests.sampling.sampling_reference import random_logits, ranked
 
 SIZES = [1, 7, 1000, NUM_BLOCKS - 1, NUM_BLOCKS, NUM_BLOCKS + 1, 5001, 3 * NUM_BLOCKS]
 

@@ -3,12 +3,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.sampling.sampling_reference import random_logits, reference_survivors, reference_token, softmax
 from scipy.stats import chisquare
 
 from homeai.request import SampledToken, SamplingParams
 from homeai.sampling import BatchSampler, BrokenLogits, SamplerState
 from homeai.sampling.philox import uniform
+from tests.sampling.sampling_reference import random_logits, reference_survivors, reference_token, softmax
 
 END_IDS = (1, 3)
 

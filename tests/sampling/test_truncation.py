@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampling.sampling_reference import random_logits, reference_survivors
 
 from homeai.request import SamplingParams
 from homeai.sampling.row import Row
 from homeai.sampling.truncation import survivors
+from tests.sampling.sampling_reference import random_logits, reference_survivors
 
 OFF = SamplingParams(top_k=0, top_p=1.0, min_p=0.0)
 

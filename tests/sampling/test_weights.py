@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.sampling.sampling_reference import random_logits, reference_pick, softmax
 
 from homeai.sampling.weights import ALMOST_ONE, NUM_PER_GROUP, pick, softmax_weights
+from tests.sampling.sampling_reference import random_logits, reference_pick, softmax
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.8, 1.0, 5.0])

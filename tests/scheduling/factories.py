@@ -96,7 +96,7 @@ def run_step(
         )
     else:
         result = StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s=0.0, out_of_room=True)
-    outputs = scheduler.update(plan, result, now)
+    outputs = list(scheduler.update(plan, result, now))
     assert scheduler.cache.num_used == sum(r.num_computed_tokens for r in scheduler.running)
     return Step(plan, outputs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +103,7 @@ class LlamaCppRunner:
             return StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s, out_of_room=True)
         if code != 0:
             raise RuntimeError(f"llama_decode failed with code {code} on {self._batch.num_tokens} tokens")
-        return StepResult([c.num_tokens for c in plan.chunks], self._sample(plan.chunks), forward_s)
+        return StepResult([c.num_tokens for c in plan.chunks], self._draw(plan.chunks), forward_s)
 
     def _fill(self, chunks: list[Chunk]) -> None:
         self._batch.clear()
@@ -113,18 +113,21 @@ class LlamaCppRunner:
             tokens = self._live[chunk.request_id].tokens.slice(chunk.start, chunk.num_tokens)
             self._batch.add(chunk.seq_id, chunk.start, tokens, wants_logits=chunk.num_outputs > 0)
 
-    def _sample(self, chunks: list[Chunk]) -> list[SampledToken | None]:
+    def _draw(self, chunks: list[Chunk]) -> Iterator[SampledToken | None]:
+        """Each chunk's token when it is asked for, out of the logits of the last decode."""
         rows = [self._live[c.request_id] for c in chunks if c.num_outputs]
-        if not rows:
-            return [None] * len(chunks)
-        logits = self._context.logits(len(rows))
         indices = [len(row.tokens) - row.num_prompt_tokens for row in rows]
-        drawn = self._sampler.sample(logits, [row.sampler for row in rows], indices)
-        for row, token in zip(rows, drawn, strict=True):
-            row.tokens.append(token.token_id)
-            row.sampler.observe(token.token_id)
-        tokens = iter(drawn)
-        return [next(tokens) if c.num_outputs else None for c in chunks]
+        samplers = [row.sampler for row in rows]
+        drawn = self._sampler.draw(self._context.logits(len(rows)), samplers, indices) if rows else iter(())
+        for chunk in chunks:
+            if not chunk.num_outputs:
+                yield None
+                continue
+            token = next(drawn)
+            live = self._live[chunk.request_id]
+            live.tokens.append(token.token_id)
+            live.sampler.observe(token.token_id)
+            yield token
 
     def close(self) -> None:
         self._context.close()
