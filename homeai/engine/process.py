@@ -1,12 +1,12 @@
 """Entry point of the engine child. The only place that picks a backend.
 
-    inbox thread  ── messages ──▶ ┌──────────┐ ── steps ──▶ outbox thread
-    (socket → queue)              │ the loop │              (queue → socket)
+    inbox thread  ── messages ──▶ ┌──────────┐ ── tokens ──▶ socket's buffer
+    (socket → queue)              │ the loop │               (outbox thread: only what does not fit)
                                   └──────────┘
 
-The loop alone touches scheduler, runner and llama.cpp. While a step computes, the outbox sends the tokens of
-the one before and the inbox reads. The child ends when its socket closes: memory on the device goes back
-whatever happened to the parent.
+The loop alone touches scheduler, runner and llama.cpp. Tokens leave as they are drawn, so the front end writes
+them to clients while the loop draws the others and the next step computes. The child ends when its socket
+closes: memory on the device goes back whatever happened to the parent.
 """
 
 from __future__ import annotations
