@@ -94,6 +94,7 @@ class EngineLoop:
         try:
             self._engine.add(request)
         except AssertionError as error:  # the front end should have refused it: this one fails, the loop goes on
+            log.error("request %s cannot be served: %s", message.request_id, error)
             self._outbox.put(RequestFailed(message.request_id, str(error)))
             return
         self._live[request.request_id] = request

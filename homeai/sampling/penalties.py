@@ -7,7 +7,7 @@ arrive, so a draw costs the distinct tokens in it, not its length.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,11 +23,11 @@ def penalizes(params: SamplingParams) -> bool:
 class PenaltyWindow:
     """Counts of the last `repeat_last_n` tokens (-1: of all)."""
 
-    def __init__(self, params: SamplingParams, token_ids: Iterable[int]) -> None:
+    def __init__(self, params: SamplingParams, token_ids: Sequence[int]) -> None:
         self._params = params
         self._tokens: deque[int] = deque()
         self._counts: dict[int, int] = {}
-        for token_id in token_ids:
+        for token_id in token_ids[-params.repeat_last_n :] if params.repeat_last_n > 0 else token_ids:
             self.observe(token_id)
 
     def observe(self, token_id: int) -> None:

@@ -54,7 +54,7 @@ class Row:
         """Write the logits of some tokens, each once; returns what they were. Costs their blocks, not the row."""
         before = self.logits[ids]
         self.logits[ids] = values
-        blocks = ids % NUM_BLOCKS
+        blocks = np.unique(ids % NUM_BLOCKS)
         self._maxima[blocks] = self._body[:, blocks].max(axis=0, initial=-np.inf)
         self._include_tail()
         return before

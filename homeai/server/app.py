@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Lifespan
 
@@ -23,6 +23,7 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGone, _client_gone)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_middleware(BodyLimit, max_bytes=service.config.server.max_body_bytes)
     app.add_middleware(HostGuard, allowed_hosts=service.config.server.allowed_hosts)
     app.add_middleware(Recovery)

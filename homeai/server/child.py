@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from homeai.messages import HEADER, Down, EngineConfig, LoadModel, Up, encode_frame, up_decoder
 
@@ -23,16 +22,18 @@ ENGINE_ENVIRONMENT = {
 }
 
 
-def _environment(device: str) -> dict[str, str]:
-    """The engine's: ours, with defaults that the owner can override."""
+def engine_environment(ours: Mapping[str, str], device: str) -> dict[str, str]:
+    """What every incarnation gets: ours, and defaults that the owner can override."""
     hidden_gpus = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    return ENGINE_ENVIRONMENT | dict(os.environ) | hidden_gpus
+    return ENGINE_ENVIRONMENT | dict(ours) | hidden_gpus
 
 
 class EngineChild:
     """One incarnation of the engine. Its messages come from its own socket, so an old one cannot be mistaken."""
 
-    def __init__(self, config: EngineConfig, *, log_level: str, log_format: str) -> None:
+    def __init__(
+        self, config: EngineConfig, environment: Mapping[str, str], *, log_level: str, log_format: str
+    ) -> None:
         self._sock, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -42,8 +43,7 @@ class EngineChild:
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # a failed GGML_ASSERT would first run a debugger, which can hang for seconds
-                env=_environment(config.device),
+                env=dict(environment),
             )
             self._sock.sendall(encode_frame(LoadModel(config)))  # into the buffer, whatever became of the child
         self._writer: asyncio.StreamWriter | None = None

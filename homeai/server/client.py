@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from homeai.errors import QueueTimeout, RequestError
+from homeai.errors import NotReady, QueueTimeout, RequestError
 from homeai.messages import (
     AbortRequests,
     AddRequest,
@@ -223,6 +223,7 @@ class EngineClient:
 
     def fail_all(self, error: RequestError) -> None:
         """The engine is gone, and with it everything that was in it."""
+        self.last_step = None
         for request_id in list(self._live):
             self._end(request_id, FinishReason.ERROR, error=error)
 
@@ -281,6 +282,8 @@ class EngineClient:
             )
         if generation.stopped:
             reason, error = FinishReason.STOP, None
+        elif reason is FinishReason.ABORT:  # heard only where somebody still listens: then it was the server's doing
+            stream.fail(NotReady("the server ended this request before it was complete", retry_after_s=5.0))
         elif error is not None:
             stream.fail(error)
         else:

@@ -163,7 +163,8 @@ class Daemon:
         while True:
             if self._supervisor.state in (State.LOADING, State.WARMING):
                 self._notifier.send(EXTEND_TIMEOUT_USEC=int(4e6 * LOAD_NOTE_S))
-            if self._supervisor.is_alive:
+            # FAILED is said, not hidden behind a restart: what failed for good would fail again
+            if self._supervisor.is_alive or self._supervisor.state is State.FAILED:
                 self._notifier.send(WATCHDOG=1)
             await asyncio.sleep(min(LOAD_NOTE_S, self._notifier.watchdog_s / 3 or LOAD_NOTE_S))
 

@@ -21,7 +21,11 @@ log = logging.getLogger("homeai.server")
 
 
 class HostGuard:
-    """Refuses foreign `Host` headers: a page in a browser must not reach us by rebinding its own name (DNS)."""
+    """Keeps pages of the web out, which a browser in the house would let ask us without anybody's knowing.
+
+    A foreign `Host` is a page that rebound its own name to our address (DNS); a foreign `Origin` one that
+    simply posts to us. Programs send no `Origin`.
+    """
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str]) -> None:
         self.app = app
@@ -29,13 +33,20 @@ class HostGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            hosts = Headers(scope=scope).getlist("host")
-            if len(hosts) != 1 or not self._is_allowed(_name_of(hosts[0])):
-                shown = ", ".join(map(repr, hosts)) or "''"
-                error = HostNotAllowed(f"host {shown} is not allowed: add it to server.allowed_hosts")
+            headers = Headers(scope=scope)
+            error = self._foreign(headers.getlist("host"), headers.get("origin"))
+            if error is not None:
                 await error_response(error)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+    def _foreign(self, hosts: list[str], origin: str | None) -> HostNotAllowed | None:
+        if len(hosts) != 1 or not self._is_allowed(_name_of(hosts[0])):
+            shown = ", ".join(map(repr, hosts)) or "''"
+            return HostNotAllowed(f"host {shown} is not allowed: add it to server.allowed_hosts")
+        if origin is not None and not self._is_allowed(_name_of(origin.partition("://")[2])):
+            return HostNotAllowed(f"pages of {origin!r} may not ask: add its host to server.allowed_hosts")
+        return None
 
     def _is_allowed(self, name: str) -> bool:
         return name in self._allowed or LOCAL_NAME.fullmatch(name) is not None or _is_address(name)

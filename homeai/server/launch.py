@@ -16,7 +16,7 @@ from homeai.config import Config
 from homeai.errors import ConfigError
 from homeai.hardware import num_physical_cores
 from homeai.messages import EngineConfig
-from homeai.server.child import EngineChild
+from homeai.server.child import EngineChild, engine_environment
 from homeai.server.supervisor import Supervisor
 
 HEARTBEAT_INTERVAL_S = 5.0
@@ -28,9 +28,10 @@ def serve(config: Config, model_path: Path) -> int:
     _check_exposure(config)
     sock = listen(config.server.host, config.server.port)
     engine, server = engine_config(config, model_path), config.server
+    environment = engine_environment(os.environ, engine.device)  # as it is now: below we hide the GPU from ourselves
 
     def start_child() -> EngineChild:
-        return EngineChild(engine, log_level=server.log_level, log_format=server.log_format)
+        return EngineChild(engine, environment, log_level=server.log_level, log_format=server.log_format)
 
     supervisor = Supervisor(start_child, config.residency)
     supervisor.spawn()

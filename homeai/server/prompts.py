@@ -23,6 +23,7 @@ from homeai.errors import ConfigError, InvalidRequest, Unsupported
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 ALIASES: Final = {"developer": "system", "function": "tool"}
+TURN_CHARS: Final = 16  # what a template writes around a message, about
 PARAGRAPH: Final = "\n\n"  # between messages that become one
 
 END: Final = "\ufdd1"  # a noncharacter that `escape` lets nobody send: where an unfinished answer ends
@@ -59,7 +60,8 @@ class ChatMessage:
     def num_chars(self) -> int:
         """About how much there is to tokenise."""
         content = self.content or ""
-        return len(content) if isinstance(content, str) else sum(len(str(part.get("text"))) for part in content)
+        text = [content] if isinstance(content, str) else [str(part.get("text")) for part in content]
+        return TURN_CHARS + len(self.name or "") + sum(map(len, text))
 
 
 @dataclass(frozen=True, slots=True)

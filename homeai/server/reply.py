@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from homeai.errors import NotReady
 from homeai.request import FinishReason, SampledToken
 from homeai.server.client import EngineClient, Generation, Stream, TokenEvent
 from homeai.server.outputs import Delta, OutputText
@@ -84,8 +83,6 @@ class Reply:
                 yield Piece(event.choice, delta.text, choice.release(delta), FinishReason.STOP)
             elif delta.text:
                 yield Piece(event.choice, delta.text, choice.release(delta), None)
-        if event.finish_reason is FinishReason.ABORT:
-            raise NotReady("the server ended this request before it was complete", retry_after_s=5.0)
         if event.finish_reason is not None:
             delta = output.finish()
             yield Piece(event.choice, delta.text, choice.release(delta), event.finish_reason)

@@ -104,9 +104,8 @@ class Service:
         arrival.identity = self._identify(arrival.key, arrival.caller, user)
 
     async def text_for(self, model: str | None) -> Text:
-        """Tokenizer and template, once the model is there. Raises `ModelNotFound`, `NotReady`."""
+        """Tokenizer and template, as soon as they are read; the weights may still load. Raises `ModelNotFound`."""
         if self.text is None and self.supervisor.takes_requests:
-            await self.supervisor.ensure_ready()
             await self._text_settled.wait()
         if self.text is None:
             raise self.supervisor.not_ready()

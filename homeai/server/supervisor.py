@@ -208,6 +208,7 @@ class Supervisor:
     def _become_resident(self, message: EngineReady) -> None:
         if self.num_restarts:
             log.info("the engine is back after %d restart(s)", self.num_restarts)
+            self.num_restarts = 0
         self.ready, self.progress, self.failure = message, None, None
         self._set_state(State.RESIDENT)
         unsent, self._unsent = self._unsent, []

@@ -78,12 +78,12 @@ class Text:
         """Ids from outside: each must exist, and they must fit."""
         if not token_ids:
             raise InvalidRequest("the prompt is empty: at least one token is needed", param=param)
+        self.check_length(len(token_ids), param=param)
         for token_id in token_ids:
             if not 0 <= token_id < self.num_vocab_tokens:
                 raise InvalidRequest(
                     f"token {token_id} does not exist; the vocabulary is 0 to {self.num_vocab_tokens - 1}", param=param
                 )
-        self.check_length(len(token_ids), param=param)
 
     def check_length(self, num_prompt_tokens: int, *, param: str) -> None:
         """A prompt needs room for at least one token after it."""

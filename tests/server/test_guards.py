@@ -138,6 +138,24 @@ async def test_request_with_two_hosts_is_kept_out(hosts: tuple[str, str]) -> Non
     assert (await ask_host(*hosts)).status == 403
 
 
+async def ask_from(origin: str) -> FakeConnection:
+    connection = FakeConnection([("host", "localhost"), ("origin", origin)])
+    await HostGuard(FakeApp(), ["brain.lan"])(connection.scope, connection.receive, connection.send)
+    return connection
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://evil.example:8700", "null", "", "localhost"])
+async def test_page_of_the_web_may_not_ask(origin: str) -> None:
+    assert (await ask_from(origin)).status == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:8700", "https://brain.lan", "http://192.168.1.5", "http://[::1]:80"]
+)
+async def test_page_of_the_house_may_ask(origin: str) -> None:
+    assert (await ask_from(origin)).status == 200
+
+
 @pytest.mark.parametrize("allowed", ["brain.lan", "Brain.LAN", "brain.lan.", "brain.lan:8700"])
 async def test_allowed_name_is_let_in_however_it_is_written(allowed: str) -> None:
     for host in ("brain.lan", "BRAIN.lan:8700", "brain.lan."):

@@ -15,6 +15,7 @@ from homeai.config import Config
 from homeai.errors import ConfigError
 from homeai.keys import KeyStore
 from homeai.server import launch
+from homeai.server.child import engine_environment
 from homeai.server.launch import engine_config, listen
 from tests.daemon import Daemon
 
@@ -154,3 +155,12 @@ def test_library_is_quiet_unless_it_matters(start_daemon: Callable[..., Daemon])
     events = [json.loads(line) for line in daemon.log]
     assert {event["level"] for event in events if event["logger"] == "llama.cpp"} <= {"warning", "error"}
     assert len(events) < 40
+
+
+def test_every_incarnation_of_the_engine_sees_the_gpu_that_the_front_end_hides_from_itself() -> None:
+    ours = {"CUDA_VISIBLE_DEVICES": "1", "GOMP_SPINCOUNT": "7"}
+    environment = engine_environment(ours, "auto")
+    ours["CUDA_VISIBLE_DEVICES"] = ""
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment["GOMP_SPINCOUNT"] == "7", "the owner's word counts"
+    assert engine_environment(ours, "cpu")["CUDA_VISIBLE_DEVICES"] == ""

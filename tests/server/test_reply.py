@@ -131,14 +131,14 @@ def test_stop_string_in_the_last_token_is_a_stop_and_not_the_length() -> None:
     assert talk.reply.is_over
 
 
-def test_request_that_the_server_ends_is_an_error_to_its_client() -> None:
+async def test_request_that_the_server_ends_is_an_error_to_its_client_after_what_had_come() -> None:
     talk = Conversation()
     talk.draw(ONE)
     talk.end(FinishReason.ABORT)
-    pieces = talk.reply.read()
-    assert next(pieces).text == "one "
+    assert await talk.reply.wait()
+    assert texts(talk.read()) == ["one "]
     with pytest.raises(NotReady):
-        next(pieces)
+        await talk.reply.wait()
 
 
 async def test_lost_engine_is_raised_after_what_had_come() -> None:

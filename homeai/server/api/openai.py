@@ -67,8 +67,8 @@ def router(service: Service) -> APIRouter:
             _check_count(service, body.n * len(prompts))
             text = await service.text_for(body.model)
             token_ids = [await _token_ids(text, prompt) for prompt in prompts]
-            longest = max(map(len, token_ids))
-            sampling = body.sampling(text, longest, default_max_tokens=COMPLETION_MAX_TOKENS)
+            shortest = min(map(len, token_ids))  # the scheduler ends a longer one at the model's length
+            sampling = body.sampling(text, shortest, default_max_tokens=COMPLETION_MAX_TOKENS)
             stream = service.submit(arrival, token_ids, sampling, n=body.n, seed=body.fixed_seed)
         reply = Reply(service.client, stream, text, lambda: text.completion_output(body.stop))
         answer = CompletionAnswer(text, wants_logprobs=body.logprobs is not None)
