@@ -263,7 +263,8 @@ def talker(full_house: Daemon) -> Iterator[httpx.Response]:
     talk = {"prompt": "On", "max_tokens": 5000, "ignore_eos": True, "stream": True}
     with full_house.client() as http, http.stream("POST", "/v1/completions", json=talk) as response:
         assert response.status_code == 200
-        assert next(response.iter_lines())
+        lines = response.iter_lines()  # to be kept: httpx closes the connection with it
+        assert next(lines)
         yield response
 
 
