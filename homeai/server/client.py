@@ -46,6 +46,7 @@ class Generation:
     last_token_at: float | None = None
     num_output_tokens: int = 0
     stopped: bool = False  # by the front end: what the engine still says of it does not count
+    cut_off: bool = False  # by the server, not by its client
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,9 @@ class EngineClient:
             await self._ended.wait()
 
     def abort_all(self) -> None:
+        """The server ends whatever is live; clients are told."""
+        for live in self._live.values():
+            live.generation.cut_off = True
         if self._live:
             self.supervisor.send(AbortRequests(list(self._live)))
 
@@ -258,6 +262,7 @@ class EngineClient:
         generation.last_token_at = now
         stream.push(output.request_id, output.token)
         if stream.num_buffered > MAX_BUFFERED_TOKENS:
+            generation.cut_off = True
             self.abort(stream)
 
     def _end(
@@ -280,10 +285,10 @@ class EngineClient:
                 f"waited {now - generation.add.arrival_at:.0f} s in the queue, the longest for class {fairness_class}",
                 retry_after_s=self.door.retry_after_s(fairness_class, now),
             )
+        if reason is FinishReason.ABORT and generation.cut_off:
+            error = NotReady("the server ended this request before it was complete", retry_after_s=5.0)
         if generation.stopped:
-            reason, error = FinishReason.STOP, None
-        elif reason is FinishReason.ABORT:  # heard only where somebody still listens: then it was the server's doing
-            stream.fail(NotReady("the server ended this request before it was complete", retry_after_s=5.0))
+            reason, error = FinishReason.STOP, None  # its reader asked for it, and waits for nothing more
         elif error is not None:
             stream.fail(error)
         else:

@@ -12,6 +12,8 @@ import socket
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
+
 from homeai.config import Config
 from homeai.errors import ConfigError
 from homeai.hardware import num_physical_cores
@@ -31,7 +33,8 @@ def serve(config: Config, model_path: Path) -> int:
     environment = engine_environment(os.environ, engine.device)  # as it is now: below we hide the GPU from ourselves
 
     def start_child() -> EngineChild:
-        return EngineChild(engine, environment, log_level=server.log_level, log_format=server.log_format)
+        same = msgspec.structs.replace(engine, device=supervisor.device or engine.device)
+        return EngineChild(same, environment, log_level=server.log_level, log_format=server.log_format)
 
     supervisor = Supervisor(start_child, config.residency)
     supervisor.spawn()

@@ -80,6 +80,7 @@ class Supervisor:
         self.ready: EngineReady | None = None
         self.failure: str | None = None
         self.num_restarts = 0
+        self.device: str | None = None  # what `auto` came to: a restart must not end on another one
         self.on_message: Callable[[Up], None] = lambda message: None
         self.on_lost: Callable[[NotReady], None] = lambda error: None
         self.on_state: Callable[[State], None] = lambda state: None
@@ -210,6 +211,7 @@ class Supervisor:
             log.info("the engine is back after %d restart(s)", self.num_restarts)
             self.num_restarts = 0
         self.ready, self.progress, self.failure = message, None, None
+        self.device = message.device
         self._set_state(State.RESIDENT)
         unsent, self._unsent = self._unsent, []
         for down in unsent:

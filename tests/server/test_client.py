@@ -386,3 +386,12 @@ def test_every_request_is_written_down_once_and_every_stream_ends(script: list[t
     for stream in play.streams:
         list(stream.read())
         assert stream.is_over or stream._error is not None
+
+
+async def test_what_the_server_cuts_off_is_booked_as_its_doing_and_what_a_client_leaves_is_not(engine: Engine) -> None:
+    engine.client.abort(engine.submit("left"))
+    engine.client.handle(step(finished("left", FinishReason.ABORT)))
+    engine.submit("cut")
+    engine.client.abort_all()
+    engine.client.handle(step(finished("cut", FinishReason.ABORT)))
+    assert [type(record.error) for record in engine.records] == [type(None), NotReady]

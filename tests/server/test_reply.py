@@ -134,6 +134,7 @@ def test_stop_string_in_the_last_token_is_a_stop_and_not_the_length() -> None:
 async def test_request_that_the_server_ends_is_an_error_to_its_client_after_what_had_come() -> None:
     talk = Conversation()
     talk.draw(ONE)
+    talk.client.abort_all()
     talk.end(FinishReason.ABORT)
     assert await talk.reply.wait()
     assert texts(talk.read()) == ["one "]

@@ -332,6 +332,10 @@ class Context:
                 self._lengths[seq_id] += count
         return code
 
+    def synchronize(self) -> None:
+        """Wait until the device has computed what was asked of it."""
+        C.llama_synchronize(self._context)
+
     def logits(self, num_rows: int) -> npt.NDArray[np.float32]:
         """float32 [num_rows, n_vocab], rows in batch order; llama.cpp's own buffer, valid until the next decode."""
         pointer = C.llama_get_logits(self._context)

@@ -80,7 +80,9 @@ class LlamaCppRunner:
         """Touch every weight once, so that the first request does not wait for the disk."""
         self._batch.clear()
         self._batch.add(0, 0, [max(self._model.vocab.bos, 0)], wants_logits=True)
-        self._context.decode(self._batch, [(0, 1)])
+        code = self._context.decode(self._batch, [(0, 1)])
+        if code != 0:
+            raise RuntimeError(f"the first llama_decode failed with code {code}: is there enough memory?")
         self._context.drop(0)
 
     def add(self, request: Request) -> None:
@@ -98,6 +100,7 @@ class LlamaCppRunner:
         self._fill(plan.chunks)
         started_at = time.perf_counter()
         code = self._context.decode(self._batch, [(c.seq_id, c.num_tokens) for c in plan.chunks])
+        self._context.synchronize()  # a GPU is not done when llama_decode returns
         forward_s = time.perf_counter() - started_at
         if code == NO_ROOM:
             return StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s, out_of_room=True)
