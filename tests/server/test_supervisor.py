@@ -320,3 +320,10 @@ async def test_stop_may_be_repeated(house: House) -> None:
     await house.supervisor.stop()
     await house.supervisor.stop()
     assert house.states == [State.LOADING, State.STOPPED]
+
+
+async def test_a_restart_remembers_the_device_that_auto_came_to(house: House) -> None:
+    assert house.supervisor.device is None
+    await house.become_resident()
+    await house.lose_child()
+    assert house.supervisor.device == READY.device
