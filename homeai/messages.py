@@ -10,7 +10,6 @@ little-endian length and a msgpack body.
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import msgspec
 
@@ -177,8 +176,8 @@ Up = LoadProgress | EngineReady | TokensDrawn | StepOutputs | Heartbeat | Reques
 HEADER = struct.Struct("<I")
 
 _encoder = msgspec.msgpack.Encoder()
-down_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Down)
-up_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Up)
+down_decoder: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
+up_decoder: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
 
 
 def encode_frame(message: Down | Up) -> bytes:

@@ -86,6 +86,14 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: tuple[TokenLogprob, ...] = ()
 
 
+def longest_request(max_model_len: int | None, n_ctx_train: int, num_kv_cells: int) -> int:
+    """Tokens of one request: as configured, else as trained (0: the file does not say), never beyond the cache.
+
+    Front end and engine read the same file in two processes and must come to the same number.
+    """
+    return min(max_model_len or n_ctx_train or num_kv_cells, num_kv_cells)
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """A live request inside the engine. `num_computed_tokens` chases `num_tokens`; there are no phases."""

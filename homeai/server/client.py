@@ -250,7 +250,8 @@ class EngineClient:
             self._take_output(output, now)
 
     def _take_output(self, output: Output, now: float) -> None:
-        generation, stream = (live := self._live[output.request_id]).generation, live.stream
+        live = self._live[output.request_id]
+        generation, stream = live.generation, live.stream
         if generation.stopped:
             return
         assert output.output_index == generation.num_output_tokens, "tokens come in order, each once"

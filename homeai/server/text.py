@@ -11,6 +11,7 @@ from typing import TypeVar
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config
 from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
+from homeai.request import longest_request
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import ChatMessage, PromptRenderer
 
@@ -28,8 +29,8 @@ class Text:
         self._threads = ThreadPoolExecutor(2, "tokenize")
         self.name = config.model.name or name
         self.aliases = config.model.aliases
-        cells = config.scheduler.kv_cells
-        self.max_model_len = min(config.scheduler.max_model_len or vocabulary.n_ctx_train or cells, cells)
+        scheduler = config.scheduler
+        self.max_model_len = longest_request(scheduler.max_model_len, vocabulary.n_ctx_train, scheduler.kv_cells)
         self.n_ctx_train = vocabulary.n_ctx_train
         self.num_vocab_tokens = vocabulary.num_tokens
 

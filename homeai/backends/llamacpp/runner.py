@@ -13,7 +13,7 @@ from homeai.backends.llamacpp.binding import Batch, Context, Model, supports_gpu
 from homeai.engine.runner import RunnerLimits
 from homeai.errors import ModelLoadError
 from homeai.messages import EngineConfig
-from homeai.request import Request, SampledToken
+from homeai.request import Request, SampledToken, longest_request
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
 from homeai.scheduling.plan import Chunk, KVOpKind, StepPlan, StepResult
@@ -143,7 +143,7 @@ def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCpp
     layers = 0 if device == "cpu" else (config.n_gpu_layers if config.n_gpu_layers >= 0 else ALL_LAYERS)
     model = Model(Path(config.model_path), n_gpu_layers=layers, on_progress=on_progress)
     try:
-        max_model_len = min(config.max_model_len or model.n_ctx_train, config.num_kv_cells)
+        max_model_len = longest_request(config.max_model_len, model.n_ctx_train, config.num_kv_cells)
         limits = RunnerLimits(
             num_kv_cells=config.num_kv_cells,
             max_num_seqs=config.max_num_seqs,
