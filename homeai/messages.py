@@ -13,6 +13,7 @@ import struct
 
 import msgspec
 
+from homeai.policy import ClassPolicy, SourcePolicy
 from homeai.request import FinishReason, SampledToken, SamplingParams, WaitReason
 
 # ---- down ---------------------------------------------------------------------------------------
@@ -34,12 +35,23 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     flash_attention: str  # auto | on | off
     swa_full: bool
     kv_type: str
-    mode: str  # auto | continuous | single
+    kv_layout: str  # unified | partitioned
+    num_cached_seqs: int
+    prefix_cache_tokens: int | None  # None: as the device likes it
+    host_cache_bytes: int
+    max_drafts: int
+    mode: str  # auto | continuous | single | static | window
+    window_s: float
+    adaptive_budget: bool
     prompt_token_weight: float
     output_token_weight: float
-    class_weights: dict[str, float]
-    queue_timeouts_s: dict[str, float]
+    classes: dict[str, ClassPolicy]
+    sources: dict[str, SourcePolicy]
     heartbeat_interval_s: float
+
+    @property
+    def num_cells_per_request(self) -> int:
+        return self.num_kv_cells // (self.max_num_seqs if self.kv_layout == "partitioned" else 1)
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True):
@@ -53,6 +65,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     source: str
     fairness_class: str
     arrival_at: float  # CLOCK_MONOTONIC, the same in both processes
+    is_pin: bool = False  # what it computes stays in the cache for good
+    cache_prompt: bool = True  # false: compute all of the prompt, whatever is known of it
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -103,22 +117,32 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     num_output_tokens: int
     num_preemptions: int
     parked_s: float
+    num_cached_tokens: int = 0  # of the prompt, when it was first admitted
+    num_recomputed_tokens: int = 0  # after parking
+    num_moved_bytes: int = 0  # to host memory and back, while parked
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
-    """The step as it ran."""
+    """The step as it ran, and what there is after it."""
 
     step: int
     mode: str
     num_running: int
     num_waiting: int
-    num_decode_tokens: int
-    num_prefill_tokens: int
     kv_used: int
-    step_s: float
-    host_s: float  # schedule + sample + bookkeeping, everything that is not the forward pass
-    num_preemptions: int  # in this step
-    out_of_room: bool
+    num_cached_tokens: int = 0  # cells kept for reuse
+    host_bytes: int = 0  # of saved sequences
+    num_decode_tokens: int = 0
+    num_prefill_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # of the drafts
+    num_idle_rows: int = 0  # requests that the batch had room for while others waited
+    num_preemptions: int = 0
+    num_evictions: int = 0
+    out_of_room: bool = False
+    step_s: float = 0.0
+    predicted_s: float = 0.0
+    host_s: float = 0.0  # schedule + sample + bookkeeping, everything that is not the forward pass
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -154,6 +178,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Sent by the loop itself, while idle and in answer to a Ping: a thread's heartbeat would lie."""
 
     step: int
+    predicted_s: float = 0.0  # length of a long step that begins now
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
@@ -164,10 +189,12 @@ class RequestFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):
-    """Last words. `fatal`: loading again would fail the same way."""
+    """Last words. `fatal`: loading again would fail the same way. `unavailable`: nothing broke, the device is
+    not there or has no room now."""
 
     message: str
     fatal: bool
+    unavailable: bool = False
 
 
 Down = LoadModel | AddRequest | AbortRequests | Ping | Shutdown

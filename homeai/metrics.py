@@ -20,6 +20,7 @@ WAIT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 16
 REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280)
 STEP_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2.5, 5)
 HOST_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.1)
+RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35, 1.5, 2, 4)
 PREEMPTION_BUCKETS = (0, 1, 2, 3, 5, 10, 20)
 
 Buckets = tuple[float, ...]
@@ -66,11 +67,19 @@ class Metrics:
         self._running = gauge("num_requests_running", "Requests in the batch")
         self._waiting = gauge("num_requests_waiting", "Requests that wait for the batch")
         self._kv_used = gauge("kv_cache_used_tokens", "KV cells in use")
+        self._kv_cached = gauge("kv_cache_kept_tokens", "KV cells that nobody runs in, kept for reuse")
+        self._host_bytes = gauge("host_cache_bytes", "Host memory that holds saved KV")
         self._kv_total = gauge("kv_cache_size_tokens", "KV cells there are")
         self._resident = gauge("model_resident", "1 while the model is loaded and serves")
         self._steps = counter("engine_steps", "Steps of the engine", "mode")
         self._preemptions = counter("num_preemptions", "Requests taken out of the batch to come back later")
         self._out_of_room = counter("out_of_room", "Steps for which the KV cache had no room")
+        self._idle_rows = counter("idle_row_steps", "Requests that a step had room for while others waited")
+        self._drafts = counter("spec_decode_num_draft_tokens", "Tokens guessed ahead")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Guesses that were right")
+        self._step_ratio = histogram(
+            "engine_step_actual_to_predicted", "How long a step took, by how long it was thought to take", RATIO_BUCKETS
+        )
         self._step_time = histogram("engine_step_seconds", "One step", STEP_BUCKETS)
         self._host_time = histogram("engine_host_seconds", "What of one step is not the forward pass", HOST_BUCKETS)
 
@@ -80,19 +89,28 @@ class Metrics:
         """The engine is ready, or (None) gone, and everything in it."""
         self._resident.set(ready is not None)
         self._kv_total.set(ready.num_kv_cells if ready else 0)
-        for gauge in (self._running, self._waiting, self._kv_used):
+        for gauge in (self._running, self._waiting, self._kv_used, self._kv_cached, self._host_bytes):
             gauge.set(0)
 
     def observe_step(self, stats: StepStats) -> None:
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
         self._kv_used.set(stats.kv_used)
+        self._kv_cached.set(stats.num_cached_tokens)
+        self._host_bytes.set(stats.host_bytes)
+        self._evictions.inc(stats.num_evictions)
+        self._idle_rows.inc(stats.num_idle_rows)
         self._preemptions.inc(stats.num_preemptions)
         self._out_of_room.inc(stats.out_of_room)
         if stats.num_decode_tokens + stats.num_prefill_tokens:  # else nothing was computed: only news
             self._steps.labels(stats.mode).inc()
             self._step_time.observe(stats.step_s)
             self._host_time.observe(stats.host_s)
+            if stats.predicted_s > 0:
+                self._step_ratio.observe(stats.step_s / stats.predicted_s)
+            if stats.num_draft_tokens:
+                self._drafts.inc(stats.num_draft_tokens)
+                self._accepted.inc(stats.num_accepted_tokens)
 
     def observe_token_gap(self, fairness_class: str, seconds: float) -> None:
         """Called for every token: a dictionary look-up and an observation."""

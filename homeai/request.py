@@ -37,7 +37,11 @@ class WaitReason(enum.StrEnum):
     TOKEN_BUDGET = "token_budget"
     SEQUENCE_SLOT = "sequence_slot"
     KV_SPACE = "kv_space"
+    CLASS_CAP = "class_cap"
+    SOURCE_CAP = "source_cap"
+    SHARED_PREFIX = "shared_prefix"  # another request computes what this one begins with
     SINGLE_MODE = "single_mode"
+    BATCH_MODE = "batch_mode"  # static and window: the next batch is formed when this one has ended
     NOT_RESIDENT = "not_resident"
 
 
@@ -46,6 +50,8 @@ class Mode(enum.StrEnum):
 
     CONTINUOUS = "continuous"
     SINGLE = "single"
+    STATIC = "static"  # a fixed batch runs to its end (baseline)
+    WINDOW = "window"  # collect for a while, then run that batch to its end (baseline)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,16 +110,24 @@ class Request:
     source: str = "default"
     fairness_class: str = "interactive"
     arrival_at: float = 0.0
+    cache_prompt: bool = True  # may use what others computed, and leave its own
+    is_pin: bool = False  # its sequence stays for good
 
     # written by the scheduler only
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
+    output_token_ids: list[int] = field(default_factory=list)
+    num_output_tokens: int = 0
     num_computed_tokens: int = 0
     num_charged_tokens: int = 0  # high-water mark: recomputation is free
-    num_output_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, found computed at the first admission
+    num_recomputed_tokens: int = 0
+    num_moved_bytes: int = 0  # to host memory and back
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # of the drafts
     num_preemptions: int = 0
-    seq_id: int | None = None
     admitted_at: float | None = None  # first time in a batch
+    joined_at: float = 0.0  # last time
     first_token_at: float | None = None
     preempted_at: float | None = None
     parked_s: float = 0.0
@@ -121,6 +135,15 @@ class Request:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.prompt_token_ids)
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Tokens [start, end) of prompt and output together."""
+        num_prompt = self.num_prompt_tokens
+        if end <= num_prompt:
+            return self.prompt_token_ids[start:end]
+        if start >= num_prompt:
+            return self.output_token_ids[start - num_prompt : end - num_prompt]
+        return self.prompt_token_ids[start:] + self.output_token_ids[: end - num_prompt]
 
     @property
     def num_tokens(self) -> int:

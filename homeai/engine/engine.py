@@ -20,7 +20,14 @@ class Step:
     result: StepResult
     outputs: list[RequestOutput]
     num_preemptions: int
+    num_evictions: int
     step_s: float
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafts that were right: every row draws one token by itself."""
+        num_drawn = sum(output.token is not None for output in self.outputs)
+        return num_drawn - sum(chunk.num_outputs for chunk in self.plan.chunks) if self.result.num_draft_tokens else 0
 
     @property
     def host_s(self) -> float:
@@ -49,7 +56,7 @@ class Engine:
         self.runner.add(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
-        output = self.scheduler.abort(request_id, reason)
+        output = self.scheduler.abort(request_id, self.clock.now(), reason)
         if output is not None:
             self.runner.remove(request_id)
         return output
@@ -57,7 +64,7 @@ class Engine:
     def step(self) -> Step:
         """Re-form the batch and run it once."""
         started_at = self.clock.now()
-        preemptions_before = self.scheduler.num_preemptions
+        counts_before = self.scheduler.num_preemptions, self.scheduler.cache.num_evictions
         expired = self.scheduler.expire(started_at)
         plan = self.scheduler.schedule(started_at)
         result = self.runner.execute(plan)
@@ -68,5 +75,8 @@ class Engine:
         for output in outputs:
             if output.finish_reason is not None:
                 self.runner.remove(output.request_id)
-        num_preemptions = self.scheduler.num_preemptions - preemptions_before
-        return Step(plan, result, outputs, num_preemptions, self.clock.now() - started_at)
+        num_preemptions = self.scheduler.num_preemptions - counts_before[0]
+        num_evictions = self.scheduler.cache.num_evictions - counts_before[1]
+        step_s = self.clock.now() - started_at
+        self.scheduler.learn(plan, result, step_s)
+        return Step(plan, result, outputs, num_preemptions, num_evictions, step_s)

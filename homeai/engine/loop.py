@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+from typing import BinaryIO
+
+import msgspec
 
 from homeai.engine.engine import Engine, Step
 from homeai.engine.wire import Inbox, Outbox
@@ -32,9 +36,20 @@ SNAPSHOT_MAX_REQUESTS = 200
 
 
 class EngineLoop:
-    """Owns the engine. `run` returns on Shutdown; an exception out of it means that the engine is broken."""
+    """Owns the engine. `run` returns on Shutdown; an exception out of it means that the engine is broken.
 
-    def __init__(self, engine: Engine, inbox: Inbox, outbox: Outbox, *, heartbeat_interval_s: float) -> None:
+    `step_log` gets a line of JSON per step, for fitting a cost model (`homeai simulate --fit`).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        inbox: Inbox,
+        outbox: Outbox,
+        *,
+        heartbeat_interval_s: float,
+        step_log: BinaryIO | None = None,
+    ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._outbox = outbox
@@ -43,7 +58,9 @@ class EngineLoop:
         self._aborted: list[RequestOutput] = []
         self._live: dict[str, Request] = {}
         self._snapshot_at = 0.0
+        self._step_log = step_log
         self._running = True
+        self._wake_at: float | None = None  # the last plan had nothing to compute before
         self._tokens: list[Output] = []  # of the step under way, not sent yet
         self._step_started_at = 0.0
         self._said_admitted = False  # by an earlier message of this step
@@ -60,13 +77,19 @@ class EngineLoop:
     def _take_messages(self) -> None:
         """All that have come; blocks for one when there is nothing to compute, beating while it waits."""
         message = self._inbox.get_nowait()
-        while message is None and not self._engine.has_work and not self._aborted:
-            message = self._inbox.get(self._heartbeat_interval_s)
+        while message is None and not self._aborted and (pause_s := self._pause_s()) > 0:
+            message = self._inbox.get(min(pause_s, self._heartbeat_interval_s))
             if message is None:
                 self._outbox.put(Heartbeat(self._step))
         while message is not None and self._running:
             self._handle(message)
             message = self._inbox.get_nowait()
+
+    def _pause_s(self) -> float:
+        """How long there is nothing to compute, unless a message comes."""
+        if not self._engine.has_work:
+            return math.inf
+        return self._wake_at - self._engine.clock.now() if self._wake_at is not None else 0.0
 
     def _handle(self, message: Down) -> None:
         match message:
@@ -90,6 +113,8 @@ class EngineLoop:
             source=message.source,
             fairness_class=message.fairness_class,
             arrival_at=message.arrival_at,
+            cache_prompt=message.cache_prompt,
+            is_pin=message.is_pin,
         )
         try:
             self._engine.add(request)
@@ -109,7 +134,12 @@ class EngineLoop:
         self._step += 1
         self._step_started_at = self._engine.clock.now()
         self._said_admitted = False
-        self._send(self._engine.step())
+        step = self._engine.step()
+        self._wake_at = step.plan.wake_at
+        self._send(step)
+        if self._step_log is not None:
+            record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}
+            self._step_log.write(msgspec.json.encode(record) + b"\n")
 
     def _take_output(self, plan: StepPlan, output: RequestOutput) -> None:
         """Tokens leave in small groups: the front end writes the first ones while we draw the others."""
@@ -141,19 +171,16 @@ class EngineLoop:
 
     def _stats(self, step: Step | None) -> StepStats:
         scheduler = self._engine.scheduler
-        return StepStats(
+        now = StepStats(
             step=self._step,
-            mode=step.plan.mode if step else scheduler.mode,
+            mode=scheduler.mode,
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
-            num_decode_tokens=step.plan.num_decode_tokens if step else 0,
-            num_prefill_tokens=step.plan.num_prefill_tokens if step else 0,
             kv_used=scheduler.cache.num_used,
-            step_s=step.step_s if step else 0.0,
-            host_s=step.host_s if step else 0.0,
-            num_preemptions=step.num_preemptions if step else 0,
-            out_of_room=step.result.out_of_room if step else False,
+            num_cached_tokens=scheduler.cache.num_kept,
+            host_bytes=scheduler.cache.host.num_bytes,
         )
+        return now if step is None else _with_step(now, step)
 
     def _snapshot(self) -> list[Progress] | None:
         """Who is live and why they wait: now and then, and whenever the last one has left."""
@@ -161,7 +188,7 @@ class EngineLoop:
         if self._live and now - self._snapshot_at < SNAPSHOT_INTERVAL_S:
             return None
         self._snapshot_at = now
-        reason = self._engine.scheduler.wait_reason
+        wait_reason = self._engine.scheduler.wait_reason
         live = sorted(self._live.values(), key=lambda r: (r.status is not RequestStatus.RUNNING, r.arrival_at))
         return [
             Progress(
@@ -170,7 +197,7 @@ class EngineLoop:
                 r.num_prompt_tokens,
                 r.num_computed_tokens,
                 r.num_output_tokens,
-                None if r.status is RequestStatus.RUNNING else reason,
+                wait_reason(r),
             )
             for r in live[:SNAPSHOT_MAX_REQUESTS]
         ]
@@ -185,4 +212,26 @@ def _finished(request: Request, reason: FinishReason) -> Finished:
         request.num_output_tokens,
         request.num_preemptions,
         request.parked_s,
+        request.num_cached_tokens,
+        request.num_recomputed_tokens,
+        request.num_moved_bytes,
+    )
+
+
+def _with_step(stats: StepStats, step: Step) -> StepStats:
+    plan, result = step.plan, step.result
+    return msgspec.structs.replace(
+        stats,
+        mode=plan.mode,
+        num_decode_tokens=plan.num_decode_tokens,
+        num_prefill_tokens=plan.num_prefill_tokens,
+        step_s=step.step_s,
+        host_s=step.host_s,
+        num_preemptions=step.num_preemptions,
+        out_of_room=result.out_of_room,
+        predicted_s=plan.predicted_s,
+        num_idle_rows=plan.num_idle_rows,
+        num_evictions=step.num_evictions,
+        num_draft_tokens=result.num_draft_tokens,
+        num_accepted_tokens=step.num_accepted_tokens,
     )

@@ -12,25 +12,32 @@ closes: memory on the device goes back whatever happened to the parent.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
 import time
+from pathlib import Path
+from typing import BinaryIO
 
 import homeai.logs
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine
 from homeai.engine.loop import EngineLoop
+from homeai.engine.runner import RunnerLimits
 from homeai.engine.wire import Inbox, Outbox
-from homeai.errors import ModelLoadError
+from homeai.errors import DeviceUnavailable, ModelLoadError
 from homeai.messages import EngineConfig, EngineFailed, EngineReady, LoadModel, LoadProgress
+from homeai.scheduling.cache import CacheConfig
 from homeai.scheduling.scheduler import Scheduler, SchedulerConfig
 
 log = logging.getLogger("homeai.engine")
 
+ENV_STEP_LOG = "HOMEAI_STEP_LOG"
 LOAD_STAGE = "weights"
+CPU_KEPT_PART = 4  # of the cells: on a CPU every step pays for the cells in use, whoever they belong to
 
 
 def main() -> None:
@@ -48,6 +55,8 @@ def main() -> None:
         serve(inbox, outbox)
     except ModelLoadError as error:
         outbox.put(EngineFailed(str(error), fatal=True))
+    except DeviceUnavailable as error:
+        outbox.put(EngineFailed(str(error), fatal=False, unavailable=True))
     except Exception as error:
         log.exception("the engine is broken and ends")
         outbox.put(EngineFailed(f"{type(error).__name__}: {error}", fatal=False))
@@ -61,8 +70,16 @@ def serve(inbox: Inbox, outbox: Outbox) -> None:
     engine = load(message.config, outbox)
     gc.collect()
     gc.freeze()  # what is loaded now stays: no collection needs to look at it again
-    EngineLoop(engine, inbox, outbox, heartbeat_interval_s=message.config.heartbeat_interval_s).run()
+    with open_step_log() as step_log:
+        heartbeat_interval_s = message.config.heartbeat_interval_s
+        EngineLoop(engine, inbox, outbox, heartbeat_interval_s=heartbeat_interval_s, step_log=step_log).run()
     engine.runner.close()
+
+
+def open_step_log() -> contextlib.AbstractContextManager[BinaryIO | None]:
+    """The file that $HOMEAI_STEP_LOG names, written line by line."""
+    path = os.environ.get(ENV_STEP_LOG)
+    return Path(path).open("ab", buffering=0) if path else contextlib.nullcontext()
 
 
 def load(config: EngineConfig, outbox: Outbox) -> Engine:
@@ -82,22 +99,7 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
     outbox.put(LoadProgress("warm-up", 1.0))
     runner.warm_up()
     limits = runner.limits
-    scheduler = Scheduler(
-        SchedulerConfig(
-            mode=config.mode,
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_chunk_tokens=config.max_chunk_tokens,
-            chunked_prefill=config.chunked_prefill,
-            num_kv_cells=limits.num_kv_cells,
-            max_model_len=limits.max_model_len,
-            end_token_ids=limits.end_token_ids,
-            class_weights=config.class_weights,
-            queue_timeouts_s=config.queue_timeouts_s,
-            prompt_token_weight=config.prompt_token_weight,
-            output_token_weight=config.output_token_weight,
-        )
-    )
+    scheduler = Scheduler(scheduler_config(config, runner.limits, device=runner.device))
     outbox.put(
         EngineReady(
             num_kv_cells=limits.num_kv_cells,
@@ -109,6 +111,39 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
         )
     )
     return Engine(scheduler, runner, MonotonicClock())
+
+
+def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str) -> SchedulerConfig:
+    """What was asked for, as far as the runner can do it."""
+    kept = config.prefix_cache_tokens
+    if kept is None and device == "cpu":
+        kept = limits.num_kv_cells // CPU_KEPT_PART
+    return SchedulerConfig(
+        mode=config.mode,
+        window_s=config.window_s,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_chunk_tokens=config.max_chunk_tokens,
+        chunked_prefill=config.chunked_prefill,
+        adaptive_budget=config.adaptive_budget,
+        max_model_len=limits.max_model_len,
+        max_drafts=min(config.max_drafts, limits.max_drafts),
+        end_token_ids=limits.end_token_ids,
+        cache=CacheConfig(
+            num_cells=limits.num_kv_cells,
+            num_seqs=limits.num_seqs,
+            is_partitioned=limits.is_partitioned,
+            can_share=limits.can_share,
+            can_save=limits.can_save,
+            kv_bytes_per_token=limits.kv_bytes_per_token,
+            max_kept_cells=kept,
+            host_bytes=config.host_cache_bytes,
+        ),
+        classes=config.classes,
+        sources=config.sources,
+        prompt_token_weight=config.prompt_token_weight,
+        output_token_weight=config.output_token_weight,
+    )
 
 
 if __name__ == "__main__":

@@ -14,9 +14,15 @@ class RunnerLimits:
     """What a backend can do; the scheduler needs nothing else of it.
 
     num_kv_cells: tokens that the KV cache holds, all sequences together.
-    max_num_seqs: sequences alive at once.
+    max_num_seqs: requests in one batch.
     max_num_batched_tokens: tokens of one step.
     max_model_len: tokens of one request, prompt and output together.
+    num_seqs: sequences that the cache can hold, running and kept for reuse together; ids are 0 … num_seqs - 1.
+    is_partitioned: every sequence has num_kv_cells / num_seqs cells of its own; else all share one pool.
+    can_share: the head of a sequence can be shared with another one, and its tail be cut off.
+    can_save: a sequence can be copied to host memory and back.
+    kv_bytes_per_token: about what a token takes, on the device or saved.
+    max_drafts: tokens that may be guessed behind a decode; 0 where they cannot be taken back.
     """
 
     num_kv_cells: int
@@ -24,6 +30,12 @@ class RunnerLimits:
     max_num_batched_tokens: int
     max_model_len: int
     end_token_ids: frozenset[int]
+    num_seqs: int
+    is_partitioned: bool = False
+    can_share: bool = True
+    can_save: bool = True
+    kv_bytes_per_token: int = 0
+    max_drafts: int = 0
 
 
 class ModelRunner(Protocol):

@@ -7,11 +7,12 @@ no credit; recomputation is free (the caller charges each token once).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 DEFAULT_WEIGHT: Final = 1.0
 MAX_IDLE_SOURCES: Final = 4096
+RECENT_HALF_LIFE_S: Final = 10.0
 
 
 class VirtualCounter:
@@ -55,8 +56,38 @@ class VirtualCounter:
             if owner != self._last_to_leave:
                 del self._value[owner]
 
-    def backlogged(self) -> Iterable[str]:
+    def backlogged(self) -> Collection[str]:
         return self._backlog.keys()
+
+    def lead(self, owner: str, others: Iterable[str]) -> float:
+        """How far `owner` is ahead of the least served of `others`; 0 when there are none."""
+        least = min((self[other] for other in others if other != owner), default=self[owner])
+        return max(0.0, self[owner] - least)
+
+
+class RecentService:
+    """What each class was served lately, in weighted tokens that fade with a half-life."""
+
+    def __init__(self, half_life_s: float = RECENT_HALF_LIFE_S) -> None:
+        self._half_life_s = half_life_s
+        self._value: dict[str, float] = {}
+        self._faded_at = 0.0
+
+    def fade(self, now: float) -> None:
+        elapsed_s = now - self._faded_at
+        if elapsed_s < self._half_life_s / 20:  # fine enough, and most steps skip it
+            return
+        factor = 0.5 ** (elapsed_s / self._half_life_s)
+        self._value = {name: value * factor for name, value in self._value.items()}
+        self._faded_at = now
+
+    def add(self, fairness_class: str, cost: float) -> None:
+        self._value[fairness_class] = self._value.get(fairness_class, 0.0) + cost
+
+    def share(self, fairness_class: str) -> float:
+        """0 to 1."""
+        total = sum(self._value.values())
+        return self._value.get(fairness_class, 0.0) / total if total else 0.0
 
 
 class FairShare:
@@ -66,6 +97,7 @@ class FairShare:
         self._weights = class_weights
         self.classes = VirtualCounter()
         self.sources: dict[str, VirtualCounter] = {}
+        self.recent = RecentService()
 
     def weight(self, fairness_class: str) -> float:
         return self._weights.get(fairness_class, DEFAULT_WEIGHT)
@@ -79,6 +111,7 @@ class FairShare:
     def charge(self, fairness_class: str, source: str, cost: float) -> None:
         self.classes.charge(fairness_class, cost / self.weight(fairness_class))
         self.of_class(fairness_class).charge(source, cost)
+        self.recent.add(fairness_class, cost)
 
     def enter(self, fairness_class: str, source: str) -> None:
         self.classes.enter(fairness_class)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,8 @@ class Chunk(NamedTuple):
     """A request's share of one step: compute tokens [start, start + num_tokens) into `seq_id`.
 
     `num_outputs` is 1 when the last of them reaches the end of the request's tokens and a token is to be
-    drawn from its logits, else 0.
+    drawn from its logits, else 0. Behind that last token the runner may guess up to `num_drafts` more, compute
+    them in the same pass and keep those that it would have drawn anyway (speculation; the draws do not change).
     """
 
     request_id: str
@@ -22,22 +23,48 @@ class Chunk(NamedTuple):
     start: int
     num_tokens: int
     num_outputs: int
+    num_drafts: int = 0
 
 
 class KVOpKind(enum.StrEnum):
     DROP = "drop"  # forget all of seq_id
+    TRUNCATE = "truncate"  # keep the first `length` tokens of seq_id
+    SHARE = "share"  # the empty seq_id begins with the first `length` tokens of `other`
+    SAVE = "save"  # copy the first `length` tokens of seq_id to host memory, as `other`
+    RESTORE = "restore"  # the empty seq_id becomes what `other` in host memory holds, `length` tokens
+    FORGET = "forget"  # free `other` in host memory
 
 
 class KVOp(NamedTuple):
-    """Ordered, committed before the step's tokens, and kept even when those found no room."""
+    """Ordered, committed before the step's tokens, and kept even when those found no room.
+
+    `seq_id` is the sequence that changes (SAVE: that is read; FORGET: unused). `other` is a sequence (SHARE) or
+    the scheduler's own number for a saved one.
+    """
 
     kind: KVOpKind
     seq_id: int
+    other: int = -1
+    length: int = 0
+
+
+class KVOpResult(NamedTuple):
+    """`ok` False: SHARE, TRUNCATE or RESTORE could not be done and left `seq_id` empty; SAVE stored nothing.
+
+    `num_bytes` that moved between device and host.
+    """
+
+    ok: bool = True
+    num_bytes: int = 0
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """What the runner executes. `admitted`: requests that are in a batch for the first time."""
+    """What the runner executes. `admitted`: requests that are in a batch for the first time.
+
+    `num_idle_rows`: requests that the batch had room for while others waited.
+    `wake_at`: nothing to compute before that time, unless something arrives (mode `window`).
+    """
 
     mode: Mode = Mode.CONTINUOUS
     kv_ops: list[KVOp] = field(default_factory=list)
@@ -45,6 +72,9 @@ class StepPlan:
     admitted: list[str] = field(default_factory=list)
     num_decode_tokens: int = 0
     num_prefill_tokens: int = 0
+    predicted_s: float = 0.0
+    num_idle_rows: int = 0
+    wake_at: float | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -53,18 +83,23 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """What really happened, chunk by chunk (same order as the plan).
+    """What really happened, chunk by chunk and op by op (same order as the plan).
 
-    num_computed: tokens of each chunk now in the cache; less than asked only when `out_of_room`.
-    sampled: the drawn token of each chunk, None where none was asked or reached; may be drawn as it is read
-      (once, before the next step), so that a token is on its way while the next one is drawn.
+    num_computed: of each chunk's own tokens, how many are now in the cache; less than asked only when
+      `out_of_room` or when a KV op on its sequence failed (then 0).
+    sampled: the drawn tokens of each chunk, empty where none was asked or reached. More than one where drafts
+      were accepted: all but the last are in the cache then. May be drawn as it is read (once, before the next
+      step), so that a token is on its way while the next one is drawn.
     forward_s: seconds the model took; the rest of the step is ours.
     """
 
     num_computed: list[int]
-    sampled: Iterable[SampledToken | None]
+    sampled: Iterable[Sequence[SampledToken]]
     forward_s: float
     out_of_room: bool = False
+    kv_op_results: list[KVOpResult] = field(default_factory=list)
+    kv_ops_s: float = 0.0  # seconds that the KV ops took
+    num_draft_tokens: int = 0  # guessed and computed, accepted or not
 
 
 class RequestOutput(NamedTuple):

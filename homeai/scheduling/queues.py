@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Collection, Iterator
 
 from homeai.request import Request
 from homeai.scheduling.fairness import FairShare, VirtualCounter
@@ -42,8 +43,11 @@ class _ClassQueue:
     def forget(self, source: str) -> None:
         del self.by_source[source], self._latest[source]
 
-    def head(self) -> Request:
-        while True:
+    def head(self, skipped: Collection[str] = ()) -> Request | None:
+        """The least served source's first request; `skipped` sources are passed over."""
+        aside = []
+        found = None
+        while found is None and self._heap:
             entry = self._heap[0]
             counter, _, source = entry
             if self._latest.get(source) != entry:
@@ -51,8 +55,13 @@ class _ClassQueue:
             elif counter != self._counters[source]:
                 heapq.heappop(self._heap)
                 self.place(source)
+            elif source in skipped:
+                aside.append(heapq.heappop(self._heap))
             else:
-                return self.by_source[source][0]
+                found = self.by_source[source][0]
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
+        return found
 
 
 class FairQueue:
@@ -83,6 +92,13 @@ class FairQueue:
         if not self._size:
             return None
         return self._classes[min(self._classes, key=self._share.class_key)].head()
+
+    def heads(self, skipped: Collection[tuple[str, str]] = ()) -> Iterator[Request]:
+        """Who is next in line of each class, passing over `skipped` (class, source) pairs."""
+        for fairness_class, queue in self._classes.items():
+            head = queue.head([source for skipped_class, source in skipped if skipped_class == fairness_class])
+            if head is not None:
+                yield head
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from homeai.engine.runner import RunnerLimits
 from homeai.messages import EngineConfig
+from homeai.policy import ClassPolicy
 from homeai.scheduling.scheduler import SchedulerConfig
 from tests.scheduling.factories import WEIGHTS
 
@@ -13,11 +14,14 @@ from tests.scheduling.factories import WEIGHTS
 def limits_of(config: SchedulerConfig, *, num_missing_cells: int = 0) -> RunnerLimits:
     """What a runner must be able to do for a scheduler with this configuration."""
     return RunnerLimits(
-        num_kv_cells=config.num_kv_cells - num_missing_cells,
+        num_kv_cells=config.cache.num_cells - num_missing_cells,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         end_token_ids=config.end_token_ids,
+        num_seqs=config.cache.num_seqs,
+        is_partitioned=config.cache.is_partitioned,
+        kv_bytes_per_token=config.cache.kv_bytes_per_token,
     )
 
 
@@ -36,11 +40,18 @@ def create_engine_config(model_path: Path, **changes: object) -> EngineConfig:
         "flash_attention": "on",
         "swa_full": True,
         "kv_type": "f16",
+        "kv_layout": "unified",
+        "num_cached_seqs": 8,
+        "prefix_cache_tokens": None,
+        "host_cache_bytes": 0,
+        "max_drafts": 0,
         "mode": "auto",
+        "window_s": 0.5,
+        "adaptive_budget": False,
         "prompt_token_weight": 1.0,
         "output_token_weight": 2.0,
-        "class_weights": WEIGHTS,
-        "queue_timeouts_s": {},
+        "classes": {name: ClassPolicy(weight=weight) for name, weight in WEIGHTS.items()},
+        "sources": {},
         "heartbeat_interval_s": 0.2,
     }
     return EngineConfig(**defaults | changes)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homeai.backends.simulated.runner import CostModel, SimulatedRunner
+from homeai.backends.simulated.runner import CostModel, LinearCost, SimulatedRunner
 from homeai.clock import VirtualClock
 from homeai.engine.engine import Engine
 from homeai.engine.runner import RunnerLimits
@@ -38,7 +38,7 @@ def create_engine(cost: CostModel | None = None, **config: object) -> tuple[Engi
 
 
 def test_step_takes_what_its_batch_costs() -> None:
-    engine, _, clock = create_engine(CostModel(step_s=1.0, decode_token_s=0.5, prefill_token_s=0.25))
+    engine, _, clock = create_engine(LinearCost(step_s=1.0, decode_token_s=0.5, prefill_token_s=0.25))
     engine.add(create_requests(1, num_prompt_tokens=8)[0])
     assert engine.step().step_s == 1.0 + 8 * 0.25
     assert engine.step().step_s == 1.0 + 0.5

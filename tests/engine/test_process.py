@@ -212,6 +212,17 @@ def test_file_that_cannot_be_loaded_is_fatal(start_child: Callable[[], Child], t
     assert child.wait() == 0
 
 
+def test_context_that_finds_no_memory_is_not_fatal(start_child: Callable[[], Child], model_path: Path) -> None:
+    """Somebody else may have it now, and give it back."""
+    child = start_child()
+    child.send(LoadModel(create_engine_config(model_path, num_kv_cells=2**30)))
+    last = child.receive_until(lambda m: isinstance(m, EngineFailed))[-1]
+    assert isinstance(last, EngineFailed)
+    assert (last.fatal, last.unavailable) == (False, True)
+    assert "alloc" in last.message
+    assert child.receive() is None
+
+
 def test_unexpected_first_message_is_a_failure_that_may_pass(start_child: Callable[[], Child]) -> None:
     child = start_child()
     child.send(Ping())

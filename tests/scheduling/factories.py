@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from homeai.policy import ClassPolicy
 from homeai.request import Request, RequestStatus, SampledToken, SamplingParams
+from homeai.scheduling.cache import CacheConfig
 from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan, StepResult
 from homeai.scheduling.scheduler import Scheduler, SchedulerConfig
 
@@ -15,15 +18,39 @@ END_TOKEN = 1
 WEIGHTS = {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
 
 
+CACHE_KEYS = {"num_cells", "num_seqs", "is_partitioned", "can_share", "can_save", "kv_bytes_per_token"}
+CACHE_KEYS |= {"max_kept_cells", "host_bytes"}
+
+
 def create_scheduler(**config: object) -> Scheduler:
+    """Keys of `SchedulerConfig` and of its `CacheConfig`; `num_kv_cells`, `class_weights`, `queue_timeouts_s` are short.
+
+    Left out: nothing is kept for reuse, a step is bounded by its tokens and not by time, no class has targets.
+    """
+    num_cells = int(str(config.pop("num_kv_cells", 4096)))
+    weights: Mapping[str, float] = config.pop("class_weights", WEIGHTS)  # type: ignore[assignment]
+    timeouts: Mapping[str, float] = config.pop("queue_timeouts_s", {})  # type: ignore[assignment]
+    cache = {"num_cells": num_cells, "num_seqs": 32, "max_kept_cells": 0}
+    cache |= {key: config.pop(key) for key in CACHE_KEYS & config.keys()}  # type: ignore[dict-item]
     defaults: dict[str, object] = {
-        "num_kv_cells": 4096,
-        "max_model_len": min(4096, int(str(config.get("num_kv_cells", 4096)))),
+        "cache": CacheConfig(**cache),  # type: ignore[arg-type]
+        "max_model_len": min(4096, num_cells),
         "end_token_ids": frozenset({END_TOKEN}),
-        "class_weights": WEIGHTS,
-        "queue_timeouts_s": {},
+        "adaptive_budget": False,
+        "classes": {
+            name: ClassPolicy(weight=weight, queue_timeout_s=timeouts.get(name, math.inf))
+            for name, weight in weights.items()
+        },
     }
     return Scheduler(SchedulerConfig(**defaults | config))  # type: ignore[arg-type]
+
+
+def different_prompts(num_tokens: int) -> list[int]:
+    """No two begin alike."""
+    return [next(_numbers), *[5] * (num_tokens - 1)][:num_tokens]
+
+
+_numbers = itertools.count(1000)
 
 
 def create_requests(
@@ -40,7 +67,7 @@ def create_requests(
     return [
         Request(
             f"{source}-{i}",
-            [5] * num_prompt_tokens,
+            different_prompts(num_prompt_tokens),
             SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type]
             source=source,
             fairness_class=fairness_class,
@@ -91,13 +118,13 @@ def run_step(
     if scheduler.cache.num_used <= num_real_cells:
         result = StepResult(
             [c.num_tokens for c in plan.chunks],
-            [SampledToken((tokens or {}).get(c.request_id, TOKEN)) if c.num_outputs else None for c in plan.chunks],
+            [(SampledToken((tokens or {}).get(c.request_id, TOKEN)),) if c.num_outputs else () for c in plan.chunks],
             forward_s=0.0,
         )
     else:
-        result = StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s=0.0, out_of_room=True)
+        result = StepResult([0] * len(plan.chunks), [()] * len(plan.chunks), forward_s=0.0, out_of_room=True)
     outputs = list(scheduler.update(plan, result, now))
-    assert scheduler.cache.num_used == sum(r.num_computed_tokens for r in scheduler.running)
+    assert scheduler.cache.num_used - scheduler.cache.num_kept <= sum(r.num_computed_tokens for r in scheduler.running)
     return Step(plan, outputs)
 
 
@@ -106,7 +133,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     seq_ids = [c.seq_id for c in plan.chunks]
     assert len(set(seq_ids)) == len(seq_ids) <= len(scheduler.running) <= config.max_num_seqs
     assert all(r.status is RequestStatus.RUNNING for r in scheduler.running)
-    assert scheduler.cache.num_used <= config.num_kv_cells
+    assert scheduler.cache.num_used <= config.cache.num_cells
     assert sum(c.num_tokens for c in plan.chunks) == plan.num_tokens
     if config.chunked_prefill:
         assert plan.num_tokens <= config.max_num_batched_tokens

@@ -131,7 +131,7 @@ def test_live_sequences_have_the_lowest_free_ids() -> None:
     first, second, third = create_requests(3)
     add_all(scheduler, [first, second])
     run_step(scheduler)
-    scheduler.abort(first.request_id)
+    scheduler.abort(first.request_id, 0.0)
     scheduler.add(third)
     assert chunk_of(run_step(scheduler), third).seq_id == 0
 
@@ -144,7 +144,7 @@ def test_long_prompt_is_cut_into_chunks() -> None:
     (request,) = create_requests(1, num_prompt_tokens=600)
     scheduler.add(request)
     steps = [run_step(scheduler) for _ in range(4)]
-    assert [chunk_of(s, request)[2:] for s in steps] == [(0, 256, 0), (256, 256, 0), (512, 88, 1), (600, 1, 1)]
+    assert [chunk_of(s, request)[2:5] for s in steps] == [(0, 256, 0), (256, 256, 0), (512, 88, 1), (600, 1, 1)]
 
 
 def test_one_budget_serves_chunks_of_several_prompts() -> None:
@@ -273,33 +273,28 @@ def test_nobody_overtakes_a_head_that_does_not_fit() -> None:
 # ---- why a request waits ----------------------------------------------------------------------------
 
 
-def test_empty_queue_has_no_reason_to_wait() -> None:
-    assert create_scheduler().wait_reason is None
-
-
-def test_wait_reason_is_the_token_budget() -> None:
-    scheduler = create_scheduler(max_num_batched_tokens=100, max_chunk_tokens=100)
-    add_all(scheduler, create_requests(2, num_prompt_tokens=100))
+def test_who_runs_does_not_wait() -> None:
+    scheduler = create_scheduler()
+    (request,) = create_requests(1)
+    scheduler.add(request)
     run_step(scheduler)
-    assert scheduler.wait_reason is WaitReason.TOKEN_BUDGET
+    assert scheduler.wait_reason(request) is None
 
 
-def test_wait_reason_is_the_sequence_slot() -> None:
-    scheduler = create_scheduler(max_num_seqs=2)
-    add_all(scheduler, create_requests(3))
+@pytest.mark.parametrize(
+    ("config", "num_prompt_tokens", "reason"),
+    [
+        ({"max_num_batched_tokens": 100, "max_chunk_tokens": 100}, 100, WaitReason.TOKEN_BUDGET),
+        ({"max_num_seqs": 1}, 10, WaitReason.SEQUENCE_SLOT),
+        ({"num_kv_cells": 256}, 150, WaitReason.KV_SPACE),
+        ({"mode": "single"}, 10, WaitReason.SINGLE_MODE),
+        ({"mode": "static", "max_num_seqs": 1}, 10, WaitReason.BATCH_MODE),
+    ],
+)
+def test_wait_reason_names_what_keeps_it_out(
+    config: dict[str, object], num_prompt_tokens: int, reason: WaitReason
+) -> None:
+    scheduler = create_scheduler(**config)
+    add_all(scheduler, requests := create_requests(2, num_prompt_tokens=num_prompt_tokens))
     run_step(scheduler)
-    assert scheduler.wait_reason is WaitReason.SEQUENCE_SLOT
-
-
-def test_wait_reason_is_kv_space() -> None:
-    scheduler = create_scheduler(num_kv_cells=256)
-    add_all(scheduler, create_requests(2, num_prompt_tokens=150))
-    run_step(scheduler)
-    assert scheduler.wait_reason is WaitReason.KV_SPACE
-
-
-def test_wait_reason_is_single_mode() -> None:
-    scheduler = create_scheduler(mode="single")
-    add_all(scheduler, create_requests(2))
-    run_step(scheduler)
-    assert scheduler.wait_reason is WaitReason.SINGLE_MODE
+    assert scheduler.wait_reason(requests[1]) is reason

@@ -164,7 +164,7 @@ EVERY_STATE = pytest.mark.parametrize("state", [never_seen, waiting, partial_pre
 @EVERY_STATE
 def test_abort_ends_a_request_in_every_state(state) -> None:
     scheduler, request = state()
-    output = scheduler.abort(request.request_id)
+    output = scheduler.abort(request.request_id, 0.0)
     assert output is not None
     assert (output.token, output.finish_reason) == (None, FinishReason.ABORT)
     assert output.output_index == request.num_output_tokens
@@ -175,7 +175,7 @@ def test_abort_ends_a_request_in_every_state(state) -> None:
 @EVERY_STATE
 def test_abort_frees_cells_slot_and_place_in_line(state) -> None:
     scheduler, request = state()
-    scheduler.abort(request.request_id)
+    scheduler.abort(request.request_id, 0.0)
     assert scheduler.cache.num_used == sum(r.num_computed_tokens for r in scheduler.running)
     assert request not in scheduler.running
     run_to_end(scheduler)
@@ -187,9 +187,9 @@ def test_abort_frees_cells_slot_and_place_in_line(state) -> None:
 @EVERY_STATE
 def test_repeated_abort_is_harmless(state) -> None:
     scheduler, request = state()
-    scheduler.abort(request.request_id)
-    assert scheduler.abort(request.request_id) is None
-    assert scheduler.abort("never-heard-of") is None
+    scheduler.abort(request.request_id, 0.0)
+    assert scheduler.abort(request.request_id, 0.0) is None
+    assert scheduler.abort("never-heard-of", 0.0) is None
 
 
 def test_abort_touches_nobody_else() -> None:
@@ -197,7 +197,7 @@ def test_abort_touches_nobody_else() -> None:
     requests = create_requests(4, max_tokens=6)
     add_all(scheduler, requests)
     run_step(scheduler)
-    scheduler.abort(requests[1].request_id)
+    scheduler.abort(requests[1].request_id, 0.0)
     drawn = [d for step in run_to_end(scheduler) for d in step.drawn]
     for other in (requests[0], *requests[2:]):
         assert [index for name, index in drawn if name == other.request_id] == list(range(1, 6))
@@ -205,14 +205,14 @@ def test_abort_touches_nobody_else() -> None:
 
 def test_abort_reports_the_reason_it_was_given() -> None:
     scheduler, request = decoding()
-    output = scheduler.abort(request.request_id, FinishReason.STOP)
+    output = scheduler.abort(request.request_id, 0.0, FinishReason.STOP)
     assert output is not None
     assert output.finish_reason is request.finish_reason is FinishReason.STOP
 
 
 def test_sequence_of_an_aborted_request_is_dropped_though_nobody_is_left() -> None:
     scheduler, request = decoding()
-    scheduler.abort(request.request_id)
+    scheduler.abort(request.request_id, 0.0)
     assert scheduler.has_work
     plan = run_step(scheduler).plan
     assert (plan.chunks, len(plan.kv_ops)) == ([], 1)
@@ -258,7 +258,7 @@ def test_name_used_again_has_its_own_deadline() -> None:
         scheduler.add(request)
         assert scheduler.expire(arrival_at + 1) == []
         if arrival_at == 0.0:
-            scheduler.abort(request.request_id)
+            scheduler.abort(request.request_id, 0.0)
     assert scheduler.expire(10.5) == []
     assert [o.request_id for o in scheduler.expire(19.0)] == [request.request_id]
 
@@ -267,5 +267,5 @@ def test_deadlines_of_finished_requests_do_not_pile_up() -> None:
     scheduler = create_scheduler(queue_timeouts_s={"interactive": 3600.0})
     for request in create_requests(5000):
         scheduler.add(request)
-        scheduler.abort(request.request_id)
+        scheduler.abort(request.request_id, 0.0)
     assert len(scheduler._deadlines) <= MAX_STALE_DEADLINES + 2

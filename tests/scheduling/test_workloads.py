@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,7 +19,7 @@ from homeai.request import FinishReason, Request, SampledToken, SamplingParams
 from homeai.scheduling.plan import StepPlan, StepResult
 from homeai.scheduling.scheduler import Scheduler
 from tests.engine.factories import limits_of
-from tests.scheduling.factories import END_TOKEN, WEIGHTS, create_requests, create_scheduler
+from tests.scheduling.factories import END_TOKEN, WEIGHTS, create_requests, create_scheduler, different_prompts
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 
@@ -33,11 +34,11 @@ class RandomRunner(SimulatedRunner):
 
     def execute(self, plan: StepPlan) -> StepResult:
         result = super().execute(plan)
-        sampled = [self._draw(token) for token in result.sampled]
+        sampled = [self._ended(tokens) for tokens in result.sampled]
         return replace(result, sampled=sampled)
 
-    def _draw(self, token: SampledToken | None) -> SampledToken | None:
-        return SampledToken(END_TOKEN) if token is not None and self._random.random() < self._end_rate else token
+    def _ended(self, tokens: Sequence[SampledToken]) -> Sequence[SampledToken]:
+        return (SampledToken(END_TOKEN),) if tokens and self._random.random() < self._end_rate else tokens
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,12 @@ class House:
         assert len(scheduler.running) <= config.max_num_seqs
         if config.chunked_prefill:
             assert step.plan.num_tokens <= config.max_num_batched_tokens
-        for request in scheduler.running:
-            assert request.seq_id is not None
-            assert self.runner.length(request.seq_id) == request.num_computed_tokens
-        assert scheduler.cache.num_used == sum(r.num_computed_tokens for r in scheduler.running)
+        for chunk in step.plan.chunks:
+            request = self.requests[chunk.request_id]
+            if request in scheduler.running:
+                assert self.runner.length(chunk.seq_id) == request.num_computed_tokens
+        num_dropped = sum(self.runner.length(op.seq_id) for op in scheduler.cache.pending_ops)
+        assert self.runner.num_cells_used - num_dropped <= scheduler.cache.num_used <= self.runner.num_cells_used
         assert step.plan.chunks or step.plan.kv_ops or step.outputs or not scheduler.has_work, "a step for nothing"
 
     def finish(self, *, limit: int = 100_000) -> int:
@@ -161,7 +164,7 @@ def run_arrivals(house: House, arrivals: list[Arrival]) -> None:
         at += arrival.after_s
         request = Request(
             f"r{number}",
-            [5] * arrival.num_prompt_tokens,
+            different_prompts(arrival.num_prompt_tokens),
             SamplingParams(max_tokens=arrival.max_tokens),
             source=arrival.source,
             fairness_class=arrival.fairness_class,

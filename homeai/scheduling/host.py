@@ -1,0 +1,80 @@
+"""Sequences saved to host memory: what they hold, how much of the memory they take, which goes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSequence:
+    """`number` names it between scheduler and runner."""
+
+    number: int
+    domain: str
+    tokens: tuple[int, ...]
+    parked_by: str | None
+    saved_at: float
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+class HostStore:
+    """Bounded by bytes; a saved sequence is found again only as a whole.
+
+    Part of one would not do: a sliding-window model saves no more than its window, which fits one length only.
+    """
+
+    def __init__(self, max_bytes: int, bytes_per_token: int) -> None:
+        self.max_bytes = max_bytes
+        self._bytes_per_token = bytes_per_token
+        self._saved: dict[int, SavedSequence] = {}
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(saved.length for saved in self._saved.values()) * self._bytes_per_token
+
+    def find(self, domain: str, tokens: list[int]) -> SavedSequence | None:
+        """The longest one that `tokens` begin with and go on after."""
+        fitting = (
+            saved
+            for saved in self._saved.values()
+            if saved.domain == domain and saved.length < len(tokens) and tuple(tokens[: saved.length]) == saved.tokens
+        )
+        return max(fitting, key=lambda saved: saved.length, default=None)
+
+    def put(self, domain: str, tokens: list[int], *, parked_by: str | None, now: float) -> tuple[int | None, list[int]]:
+        """The number of the new one (None: it does not fit) and of those that had to go for it."""
+        size = len(tokens) * self._bytes_per_token
+        if not self._bytes_per_token or size > self.max_bytes:
+            return None, []
+        gone: list[int] = []
+        while self.num_bytes + size > self.max_bytes:
+            oldest = min(self._saved.values(), key=lambda saved: (saved.parked_by is not None, saved.saved_at))
+            if oldest.parked_by and not parked_by:
+                return None, gone
+            del self._saved[oldest.number]
+            gone.append(oldest.number)
+        self._last_number += 1
+        self._saved[self._last_number] = SavedSequence(self._last_number, domain, tuple(tokens), parked_by, now)
+        return self._last_number, gone
+
+    def discard(self, number: int) -> SavedSequence | None:
+        """It was brought back, or could not be saved."""
+        return self._saved.pop(number, None)
+
+    def parked_by(self, number: int) -> str | None:
+        saved = self._saved.get(number)
+        return saved.parked_by if saved else None
+
+    def forget_parked(self, request_id: str) -> list[int]:
+        """Drop what a parked request that ended had saved; the numbers dropped."""
+        numbers = [saved.number for saved in self._saved.values() if saved.parked_by == request_id]
+        for number in numbers:
+            del self._saved[number]
+        return numbers

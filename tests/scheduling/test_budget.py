@@ -1,0 +1,80 @@
+"""What a step takes, learned from steps; what it may carry."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from homeai.scheduling.budget import Budget, StepTimeModel
+
+
+def teach(
+    model: StepTimeModel, a: float, b: float, c: float, d: float, *, steps: int = 200, noise: float = 0.0
+) -> None:
+    rng = random.Random(5)
+    for _ in range(steps):
+        num_prefill, num_decode, num_cells = rng.choice([0, 0, 60, 200]), rng.randint(1, 8), rng.randint(200, 4000)
+        seconds = a + b * num_prefill + c * num_decode + d * (num_prefill + num_decode) * num_cells / 1e6
+        model.observe(num_prefill, num_decode, num_cells, seconds * (1 + rng.uniform(-noise, noise)))
+
+
+MACHINES = [(0.014, 0.0019, 0.005, 0.01), (0.004, 2e-5, 1e-4, 1e-4), (0.2, 0.03, 0.05, 0.0)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_steps_of_any_machine_are_learned(machine: tuple[float, float, float, float]) -> None:
+    model = StepTimeModel()
+    teach(model, *machine)
+    a, b, c, d = machine
+    for num_prefill, num_decode, num_cells in [(0, 1, 500), (0, 8, 3000), (128, 4, 1000)]:
+        real = a + b * num_prefill + c * num_decode + d * (num_prefill + num_decode) * num_cells / 1e6
+        assert model.predict(num_prefill, num_decode, num_cells) == pytest.approx(real, rel=0.1)
+
+
+def test_noise_does_not_lead_astray() -> None:
+    model = StepTimeModel()
+    teach(model, *MACHINES[0], steps=1000, noise=0.2)
+    assert model.predict(100, 8, 2000) == pytest.approx(0.014 + 0.19 + 0.04 + 0.01 * 108 * 0.002, rel=0.15)
+
+
+def test_machine_that_became_busy_is_noticed_in_a_few_steps() -> None:
+    model = StepTimeModel()
+    teach(model, *MACHINES[0])
+    before = model.predict(100, 4, 1000)
+    for _ in range(8):
+        model.observe(100, 4, 1000, 2 * before)
+    assert model.predict(100, 4, 1000) == pytest.approx(2 * before, rel=0.2)
+
+
+def test_many_steps_of_one_kind_do_not_spoil_the_others() -> None:
+    model = StepTimeModel()
+    teach(model, *MACHINES[0])
+    for _ in range(20_000):
+        model.observe(0, 1, 500, 0.019)
+    assert model.predict(200, 1, 500) == pytest.approx(0.014 + 0.38 + 0.005, rel=0.2)
+
+
+def test_step_carries_what_the_tightest_target_allows() -> None:
+    budget = Budget(512, patience_s=1.0, min_chunk_tokens=16)
+    teach(budget.times, *MACHINES[0])
+    count = budget.prefill_tokens(8, 2000, 0.25)
+    assert budget.times.predict(count, 8, 2000) <= 0.25 < budget.times.predict(count + 4, 8, 2000)
+
+
+def test_without_streams_a_step_is_as_long_as_the_next_one_may_wait() -> None:
+    budget = Budget(512, patience_s=0.3, min_chunk_tokens=16)
+    teach(budget.times, *MACHINES[0])
+    assert budget.times.predict(budget.prefill_tokens(0, 0, None), 0, 0) == pytest.approx(0.3, rel=0.05)
+
+
+def test_prefill_goes_on_where_no_target_can_be_held() -> None:
+    budget = Budget(512, patience_s=1.0, min_chunk_tokens=16)
+    teach(budget.times, *MACHINES[2])
+    assert budget.prefill_tokens(8, 2000, 0.05) == 16
+
+
+def test_ceiling_holds_on_a_fast_machine() -> None:
+    budget = Budget(512, patience_s=1.0, min_chunk_tokens=16)
+    teach(budget.times, *MACHINES[1])
+    assert budget.prefill_tokens(8, 2000, 0.25) == 504
