@@ -117,11 +117,53 @@ def status(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
 
 
 @app.command()
-def chat(url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
+def chat(
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told about its part.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
+) -> None:
     """Talk to the model in the terminal."""
     from homeai import console
 
-    console.chat(console.DaemonClient(url, key), console.plain_console())
+    daemon = console.DaemonClient(url, key)
+    is_fine = console.chat(daemon, console.plain_console(), system=system, max_tokens=max_tokens)
+    raise typer.Exit(0 if is_fine else 1)
+
+
+@app.command()
+def simulate(
+    workload: Annotated[
+        str,
+        typer.Option(help="household, bursts, adversarial, overlap, shared, conversation, or a file of arrivals."),
+    ] = "household",
+    mode: Annotated[list[str] | None, typer.Option(help="May be given several times; without it, all of them.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Estimate for a graphics card, such as rtx-5090.")] = None,
+    model_size: Annotated[str, typer.Option(help="The model on it, such as 8b-q4.")] = "8b-q4",
+    cost: Annotated[Path | None, typer.Option(help="Step times as fitted before.")] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Fit step times from a daemon's $HOMEAI_STEP_LOG, and keep them in --cost.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another one gives another trace.")] = 11,
+    scale: Annotated[float, typer.Option(min=0.01, help="How many times as fast the requests come.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="All figures, for programs.")] = False,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Play a workload through the scheduler with a simulated model and compare the modes."""
+    import msgspec
+
+    from homeai.console import plain_console
+    from homeai.evaluation import simulate, table
+
+    arrivals = simulate.arrivals_of(workload, seed, scale)
+    step_cost = simulate.cost_of(preset, model_size, cost, fit)
+    loaded = _load(config, None, settings)
+    comparison = simulate.compare(loaded, workload, arrivals, mode or simulate.MODES, step_cost)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(comparison)).decode())
+    else:
+        plain_console().print(table.render(f"{workload}, seed {seed}", comparison.cost, comparison.modes))
 
 
 @app.command()

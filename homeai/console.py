@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,9 +32,10 @@ class DaemonClient:
             _check(response)
             return msgspec.json.decode(response.content, type=Status)
 
-    def chat(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """The answer as it is generated."""
-        body = {"messages": messages, "stream": True}
+    def chat(self, messages: list[dict[str, str]], max_tokens: int | None = None) -> Iterator[str]:
+        """The answer as it is generated; up to its natural end without `max_tokens`."""
+        limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+        body = {"messages": messages, "stream": True, **limit}
         with self._connection() as http, http.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 response.read()
@@ -144,6 +146,8 @@ def _facts(status: Status) -> Table:
         f"{totals.finished} finished, {totals.rejected} rejected, {totals.failed} failed, "
         f"{totals.preemptions} preemptions, {totals.out_of_room} steps out of room",
     )
+    for note in status.notes:
+        table.add_row("note", Text(note, style="yellow"))
     return table
 
 
@@ -179,30 +183,41 @@ def _progress(request: RequestProgress) -> tuple[str, str, str, str]:
 # ---- chat ----------------------------------------------------------------------------------------------
 
 
-def chat(daemon: DaemonClient, console: Console) -> None:
-    """Talk until end of input. The whole conversation is sent each time."""
-    messages: list[dict[str, str]] = []
+def chat(daemon: DaemonClient, console: Console, *, system: str | None = None, max_tokens: int | None = None) -> bool:
+    """Talk until end of input; True unless the last answer failed.
+
+    The whole conversation is sent each time; a question that failed is left out of it.
+    """
+    messages = [{"role": "system", "content": system}] if system else []
+    answer: str | None = ""
     while True:
         try:
             question = console.input(Text("You: ", style="bold cyan"))
         except (EOFError, KeyboardInterrupt):
             console.print()
-            return
+            return answer is not None
         if not question.strip():
             continue
-        messages.append({"role": "user", "content": question})
-        answer = _answer(daemon, messages, console)
-        messages.append({"role": "assistant", "content": answer})
+        asked = [*messages, {"role": "user", "content": question}]
+        answer = _answer(daemon, asked, max_tokens, console)
+        if answer is not None:
+            messages = [*asked, {"role": "assistant", "content": answer}]
 
 
-def _answer(daemon: DaemonClient, messages: list[dict[str, str]], console: Console) -> str:
-    """Prints the answer as it comes; Ctrl-C ends it, and only it."""
+def _answer(
+    daemon: DaemonClient, messages: list[dict[str, str]], max_tokens: int | None, console: Console
+) -> str | None:
+    """Prints the answer as it comes; Ctrl-C ends it, and only it. None after an error, which is said on stderr."""
     parts: list[str] = []
     try:
-        for text in daemon.chat(messages):
+        for text in daemon.chat(messages, max_tokens):
             parts.append(text)
             console.print(text, end="", soft_wrap=True)
     except KeyboardInterrupt:
         console.print(" …", end="")
+    except HomeAIError as error:
+        console.print()
+        print(f"homeai: {error}", file=sys.stderr)
+        return None
     console.print()
     return "".join(parts)

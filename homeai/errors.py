@@ -3,6 +3,7 @@
 HomeAIError
 ├── ConfigError                 a setting cannot be used                      (exit code 2)
 ├── ModelLoadError              the model file cannot be loaded               (state FAILED)
+├── DeviceUnavailable           no GPU yet, or its memory is taken            (tried again)
 ├── BrokenLogits                the model's output is unusable                (the engine restarts)
 └── RequestError                a client's request cannot be served           4xx/5xx, OpenAI code
     ├── InvalidRequest          400 invalid_request_error
@@ -32,6 +33,10 @@ class ConfigError(HomeAIError):
 
 class ModelLoadError(HomeAIError):
     """The model file is missing, truncated, or not a GGUF. Restarting does not help."""
+
+
+class DeviceUnavailable(HomeAIError):
+    """The device is not there yet, or has no room for the model now. Trying again later helps; the file is fine."""
 
 
 class BrokenLogits(HomeAIError):
@@ -72,9 +77,12 @@ class PromptTooLong(InvalidRequest):
 
     code = "context_length_exceeded"
 
-    def __init__(self, num_prompt_tokens: int, max_tokens: int, *, param: str = "messages") -> None:
+    def __init__(
+        self, num_prompt_tokens: int, max_tokens: int, *, at_least: bool = False, param: str = "messages"
+    ) -> None:
+        """`at_least`: the text was refused by its size alone, and `num_prompt_tokens` is the fewest it can be."""
         super().__init__(
-            f"prompt is too long: {num_prompt_tokens} tokens > {max_tokens} maximum "
+            f"prompt is too long: {'at least ' if at_least else ''}{num_prompt_tokens} tokens > {max_tokens} maximum "
             "(the request exceeds the available context size)",
             param=param,
         )

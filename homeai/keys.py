@@ -7,18 +7,22 @@ A key is 32 random bytes, so one SHA-256 is enough: slow hashes and salts protec
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+from sqlite_utils import Database
 
 from homeai.errors import ConfigError
 from homeai.ledger import open_database
+
+log = logging.getLogger("homeai.keys")
 
 PREFIX = "hai_"
 
@@ -33,15 +37,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyStore:
-    """Used by one thread. Raises `ConfigError` when the file cannot be used."""
+    """Used by one thread. `add`, `list` and `revoke` raise `ConfigError` when the file cannot be used.
+
+    A file that cannot be read leaves the keys as they were last read: none, when it never could be. It is left as
+    it is, and tried again whenever a key is to be found.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._database: Database | None = None
         self._version = -1  # of the file as this connection last saw it
         self._keys: list[tuple[str, Key]] = []  # with their hashes
-        with self._usable():
-            self._database = open_database(path)
-            self._reload_if_changed()
+        self.failure: str | None = None  # why they could not be read, when they were looked for last
 
     def add(self, name: str, fairness_class: str | None = None, trusted: bool = False) -> str:
         """The new key in plain text, which is nowhere kept."""
@@ -49,55 +56,75 @@ class KeyStore:
         row = (name, _hash(token), fairness_class, trusted, time.time())
         if name in self._names():
             raise ConfigError(f"there is already a key named {name!r}: revoke it first")
-        with self._usable():
-            self._database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
-            self._reload()
+        with self._usable() as database:
+            database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
+            self._reload(database)
         return token
 
     def list(self) -> list[Key]:
-        with self._usable():
-            self._reload_if_changed()
+        with self._usable() as database:
+            self._reload_if_changed(database)
         return [key for _, key in self._keys]
 
     def revoke(self, name: str) -> None:
         if name not in self._names():
             raise ConfigError(f"there is no key named {name!r}")
-        with self._usable():
-            self._database.execute("DELETE FROM keys WHERE name = ?", (name,))
-            self._reload()
+        with self._usable() as database:
+            database.execute("DELETE FROM keys WHERE name = ?", (name,))
+            self._reload(database)
+
+    def refresh(self) -> None:
+        """Read what another process changed, if the file can be read. Logs when that begins and ceases to fail."""
+        try:
+            self.list()
+        except ConfigError as error:
+            if self.failure is None:
+                log.warning("%s", error)
+            self.failure = str(error)
+        else:
+            if self.failure is not None:
+                log.info("the keys in %s can be read again", self._path)
+            self.failure = None
 
     def find(self, token: str) -> Key | None:
         """The key that `token` is. Keys added or revoked by another process count at once.
 
         How long it takes says nothing about the keys: all are compared, each in constant time.
         """
-        with suppress(sqlite3.Error):  # a file that cannot be read just now leaves the keys as they were
-            self._reload_if_changed()
+        self.refresh()
         digest = _hash(token)
         matches = [key for known, key in self._keys if hmac.compare_digest(known, digest)]
         return matches[0] if matches else None
 
     def close(self) -> None:
-        self._database.close()
+        self._disconnect()
 
     def _names(self) -> set[str]:
         return {key.name for key in self.list()}
 
     @contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _usable(self) -> Iterator[Database]:
         try:
-            yield
+            if self._database is None:
+                self._database, self._version = open_database(self._path), -1
+            yield self._database
         except (sqlite3.Error, OSError) as error:
+            self._disconnect()  # the next attempt opens the file afresh: it may be another one by then
             raise ConfigError(f"the keys in {self._path} cannot be used: {error}") from None
 
-    def _reload_if_changed(self) -> None:
-        (version,) = self._database.execute("PRAGMA data_version").fetchone()  # moves when others commit
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _reload_if_changed(self, database: Database) -> None:
+        (version,) = database.execute("PRAGMA data_version").fetchone()  # moves when others commit
         if version != self._version:
-            self._reload()
+            self._reload(database)
             self._version = version
 
-    def _reload(self) -> None:
-        rows = self._database.execute("SELECT hash, name, fairness_class, trusted, created_at FROM keys ORDER BY name")
+    def _reload(self, database: Database) -> None:
+        rows = database.execute("SELECT hash, name, fairness_class, trusted, created_at FROM keys ORDER BY name")
         self._keys = [
             (digest, Key(name=name, fairness_class=fairness_class, trusted=bool(trusted), created_at=created_at))
             for digest, name, fairness_class, trusted, created_at in rows

@@ -27,14 +27,15 @@ from homeai.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS requests (
     request_id TEXT, arrival REAL, api TEXT, source TEXT, fairness_class TEXT, model TEXT,
     num_prompt_tokens INTEGER, num_cached_tokens INTEGER, num_output_tokens INTEGER, prefix_hashes TEXT,
     queue_s REAL, ttft_s REAL, e2e_s REAL, parked_s REAL, num_preemptions INTEGER,
-    status INTEGER, finish_reason TEXT, reject_reason TEXT
+    status INTEGER, finish_reason TEXT, reject_reason TEXT, client_request_id TEXT,
+    num_recomputed_tokens INTEGER, num_moved_bytes INTEGER
 );
 CREATE INDEX IF NOT EXISTS requests_arrival ON requests (arrival);
 CREATE INDEX IF NOT EXISTS requests_source ON requests (source);
@@ -46,6 +47,16 @@ CREATE TABLE IF NOT EXISTS keys (
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
+UPGRADES = {  # of a file that an earlier homeai wrote
+    1: f"""
+BEGIN IMMEDIATE;
+ALTER TABLE requests ADD COLUMN client_request_id TEXT;
+ALTER TABLE requests ADD COLUMN num_recomputed_tokens INTEGER;
+ALTER TABLE requests ADD COLUMN num_moved_bytes INTEGER;
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+}
 BATCH_ROWS = 256
 MAX_PENDING_ROWS = 10_000
 DAY_S = 86_400.0
@@ -54,7 +65,10 @@ MAX_PREFIX_BLOCKS = 64
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, built once when it ends. `arrival` is Unix time, durations are seconds; None: never got there."""
+    """One request, built once when it ends. `arrival` is Unix time, durations are seconds; None: never got there.
+
+    `request_id` is the answer's id without its prefix; of several choices or prompts, `-1`, `-2`, … follow it.
+    """
 
     request_id: str
     arrival: float
@@ -74,6 +88,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     status: int  # of the HTTP answer
     finish_reason: str | None = None
     reject_reason: str | None = None
+    client_request_id: str | None = None  # its X-Request-Id
+    num_recomputed_tokens: int = 0  # because it was parked
+    num_moved_bytes: int = 0  # to host memory and back, while it was parked
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -117,7 +134,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} was written by a newer homeai: schema {version}, this one knows {SCHEMA_VERSION}")
     if version < SCHEMA_VERSION:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(SCHEMA)
+        connection.executescript(UPGRADES.get(version, SCHEMA))
     connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows, never the file
 
 

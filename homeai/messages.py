@@ -163,6 +163,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     admitted: list[str]  # entered the batch for the first time in this step
     finished: list[Finished]
     stats: StepStats
+    resumed: list[str] = []  # came back to it: the gap before their next token is parked time
     progress: list[Progress] | None = None  # a bounded snapshot, at most a few times a second
 
 
@@ -172,6 +173,7 @@ class TokensDrawn(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     outputs: list[Output]
     admitted: list[str]
     started_at: float  # of the step, CLOCK_MONOTONIC
+    resumed: list[str] = []
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

@@ -57,6 +57,11 @@ class Metrics:
         self._preemptions_of = histogram(
             "request_preemptions", "How often a request was parked", PREEMPTION_BUCKETS, "class"
         )
+        self._parked = histogram(
+            "request_parked_seconds", "Time that a parked request was parked", WAIT_BUCKETS, "class"
+        )
+        self._recomputed = counter("recomputed_tokens", "Tokens computed again after parking", "class")
+        self._moved = counter("parked_kv_bytes", "KV of parked requests moved to host memory and back", "class")
         self._requests = counter("requests", "Requests that ended", "class", "outcome")
         self._rejected = counter("requests_rejected", "Requests refused before they queued", "class", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended requests", "class")
@@ -128,6 +133,10 @@ class Metrics:
         self._prefix_hits.labels(fairness_class).inc(row.num_cached_tokens)
         self._output_tokens.labels(fairness_class).inc(row.num_output_tokens)
         self._preemptions_of.labels(fairness_class).observe(row.num_preemptions)
+        self._recomputed.labels(fairness_class).inc(row.num_recomputed_tokens)
+        self._moved.labels(fairness_class).inc(row.num_moved_bytes)
+        if row.num_preemptions:
+            self._parked.labels(fairness_class).observe(row.parked_s)
         durations = ((self._queue_time, row.queue_s), (self._ttft, row.ttft_s), (self._e2e, row.e2e_s))
         for histogram, seconds in (*durations, (self._tpot, _time_per_output_token(row))):
             if seconds is not None:

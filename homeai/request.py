@@ -120,7 +120,7 @@ class Request:
     num_output_tokens: int = 0
     num_computed_tokens: int = 0
     num_charged_tokens: int = 0  # high-water mark: recomputation is free
-    num_cached_tokens: int = 0  # of the prompt, found computed at the first admission
+    num_cached_tokens: int = 0  # of the prompt, found computed when it came, and then at its first admission
     num_recomputed_tokens: int = 0
     num_moved_bytes: int = 0  # to host memory and back
     num_draft_tokens: int = 0

@@ -112,3 +112,4 @@ class Status(msgspec.Struct, frozen=True):
     classes: list[ClassStatus]
     requests: list[RequestProgress]
     totals: TotalsStatus
+    notes: list[str] = []  # what the owner should know, although everything goes on

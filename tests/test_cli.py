@@ -221,8 +221,8 @@ def test_chat_with_a_daemon(run: Run, locked_daemon: Daemon, monkeypatch: pytest
         monkeypatch.setenv("HOMEAI_API_KEY", store.add("terminal"))
     monkeypatch.setenv("HOMEAI_URL", locked_daemon.url)
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
-    outcome = run("chat")
+    outcome = run("chat", "--system", "Be brief.", "--max-tokens", "5")
     assert (outcome.exit_code, outcome.err) == (0, "")
     assert outcome.out.count("You: ") >= 2  # it answered, and asked again
     (row,) = eventually(lambda: locked_daemon.ledger_rows("terminal"))
-    assert (row["api"], row["status"]) == ("/v1/chat/completions", 200)
+    assert (row["api"], row["status"], row["num_output_tokens"]) == ("/v1/chat/completions", 200, 5)

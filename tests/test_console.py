@@ -92,6 +92,10 @@ def test_status_of_a_load_and_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     assert "failed  not a GGUF" in shown(failed, monkeypatch)
 
 
+def test_status_has_what_the_owner_should_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "trained for 2048" in shown(msgspec.structs.replace(STATUS, notes=["trained for 2048"]), monkeypatch)
+
+
 def test_status_shows_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = msgspec.structs.replace(STATUS.memory, gpu=GPUStatus("NVIDIA H200", 20 * GIB, 140 * GIB, 0.5))
     text = shown(msgspec.structs.replace(STATUS, memory=memory), monkeypatch)
@@ -217,13 +221,15 @@ def test_key_that_cannot_be_one_is_still_sent(key: str, fake_daemon: FakeDaemon)
 
 
 class FakeModel:
-    """Answers in the pieces that it was given; records the conversations."""
+    """Answers in the pieces that it was given; records the conversations, and how long answers might be."""
 
     def __init__(self, *answers: list[str | BaseException]) -> None:
         self._answers = iter(answers)
         self.conversations: list[list[tuple[str, str]]] = []
+        self.limits: list[int | None] = []
 
-    def chat(self, messages: list[dict[str, str]]) -> Iterator[str]:
+    def chat(self, messages: list[dict[str, str]], max_tokens: int | None = None) -> Iterator[str]:
+        self.limits.append(max_tokens)
         self.conversations.append([(message["role"], message["content"]) for message in messages])
         for piece in next(self._answers):
             if isinstance(piece, BaseException):
@@ -231,10 +237,10 @@ class FakeModel:
             yield piece
 
 
-def talk(model: FakeModel, *questions: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def talk(model: FakeModel, *questions: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> str:
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{question}\n" for question in questions)))
     screen = io.StringIO()
-    console.chat(model, Console(file=screen, markup=False, emoji=False, highlight=False, width=20))
+    console.chat(model, Console(file=screen, markup=False, emoji=False, highlight=False, width=20), **options)
     return screen.getvalue()
 
 
@@ -256,3 +262,26 @@ def test_interrupt_ends_the_answer_and_not_the_chat(monkeypatch: pytest.MonkeyPa
     model = FakeModel(["Once upon", KeyboardInterrupt()], ["Fine"])
     assert "Once upon …" in talk(model, "A story", "And now?", monkeypatch=monkeypatch)
     assert model.conversations[1][1] == ("assistant", "Once upon")
+
+
+def test_error_ends_the_answer_and_not_the_chat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What failed is not part of the conversation: it may be asked again."""
+    model = FakeModel(["Hi"], ["Once", HomeAIError("the engine died")], ["Fine"])
+    talk(model, "Hello", "A story", "A story", monkeypatch=monkeypatch)
+    assert capsys.readouterr().err == "homeai: the engine died\n"
+    assert model.conversations[2] == [("user", "Hello"), ("assistant", "Hi"), ("user", "A story")]
+
+
+def test_model_is_told_its_part_and_how_long_to_talk(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel(["Aye"])
+    talk(model, "Hello", monkeypatch=monkeypatch, system="You are a pirate.", max_tokens=20)
+    assert model.conversations == [[("system", "You are a pirate."), ("user", "Hello")]]
+    assert model.limits == [20]
+
+
+def test_limit_of_the_answer_is_sent(fake_daemon: FakeDaemon) -> None:
+    fake_daemon.answer = b"data: [DONE]\n\n"
+    list(fake_daemon.client.chat([], 20))
+    assert fake_daemon.bodies == [{"messages": [], "stream": True, "max_tokens": 20}]

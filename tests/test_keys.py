@@ -8,6 +8,8 @@ import pytest
 from homeai.errors import ConfigError
 from homeai.keys import KeyStore
 
+NOT_A_DATABASE = b"this is not a database, whatever its name says" * 100
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -96,9 +98,10 @@ def test_known_keys_work_while_the_file_cannot_be_read(store, path):
 
 
 def test_unusable_file_is_refused_in_one_line(path):
-    path.write_bytes(b"this is not a database, whatever its name says" * 100)
+    path.write_bytes(NOT_A_DATABASE)
     with pytest.raises(ConfigError, match=r"keys in .* cannot be used: file is not a database"):
-        KeyStore(path)
+        KeyStore(path).list()
+    assert path.read_bytes() == NOT_A_DATABASE
 
 
 def test_file_of_a_newer_homeai_is_refused(path):
@@ -106,4 +109,27 @@ def test_file_of_a_newer_homeai_is_refused(path):
         connection.execute("PRAGMA user_version = 999")
     connection.close()
     with pytest.raises(ConfigError, match="newer homeai"):
-        KeyStore(path)
+        KeyStore(path).list()
+
+
+def test_unusable_file_knows_nobody_and_is_tried_again(path, store, caplog):
+    """Said when it begins and when it ends; the file itself is left to its owner."""
+    caplog.set_level("INFO", logger="homeai.keys")
+    path.write_bytes(NOT_A_DATABASE)
+    for _ in range(2):
+        assert store.find("hai_x") is None
+        assert "not a database" in store.failure
+    assert path.read_bytes() == NOT_A_DATABASE
+    path.unlink()
+    token = store.add("kitchen")
+    assert store.find(token).name == "kitchen"
+    assert store.failure is None
+    assert [(record.levelname, "cannot be used" in record.message) for record in caplog.records] == [
+        ("WARNING", True),
+        ("INFO", False),
+    ]
+
+
+def test_nothing_is_opened_before_it_is_needed(path):
+    KeyStore(path).close()
+    assert not path.exists()

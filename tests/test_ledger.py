@@ -240,6 +240,20 @@ def test_file_that_is_no_database_is_a_warning(tmp_path, said):
     ledger.close()
 
 
+def test_ledger_of_an_earlier_homeai_is_taken_over(path):
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        new = {"client_request_id", "num_recomputed_tokens", "num_moved_bytes"}
+        columns = ", ".join(name for name in LedgerRow.__struct_fields__ if name not in new)
+        connection.executescript(
+            f"CREATE TABLE requests ({columns}); CREATE TABLE events (at, kind, detail); PRAGMA user_version = 1;"
+            "INSERT INTO requests (request_id) VALUES ('old')"
+        )
+    old, new = written(path, row("new", client_request_id="theirs"))
+    assert (old["request_id"], old["client_request_id"]) == ("old", None)
+    assert (new["request_id"], new["client_request_id"]) == ("new", "theirs")
+
+
 def test_ledger_of_a_newer_homeai_is_left_alone(path, said):
     written(path, row("a"))
     with closing(sqlite3.connect(path)) as connection:

@@ -34,6 +34,7 @@ from homeai.messages import (
     encode_frame,
     up_decoder,
 )
+from homeai.policy import ClassPolicy, SourcePolicy
 from homeai.request import FinishReason, SampledToken, SamplingParams, TokenLogprob, WaitReason
 
 CONFIG = EngineConfig(
@@ -50,11 +51,18 @@ CONFIG = EngineConfig(
     flash_attention="auto",
     swa_full=True,
     kv_type="f16",
+    kv_layout="unified",
+    num_cached_seqs=24,
+    prefix_cache_tokens=None,
+    host_cache_bytes=2**29,
+    max_drafts=8,
     mode="auto",
+    window_s=0.5,
+    adaptive_budget=True,
     prompt_token_weight=1.0,
     output_token_weight=2.0,
-    class_weights={"voice": 8.0},
-    queue_timeouts_s={"voice": 20.0},
+    classes={"voice": ClassPolicy(weight=8.0, ttft_target_s=0.5)},
+    sources={"küche": SourcePolicy(max_running=2, private=True)},
     heartbeat_interval_s=5.0,
 )
 ADD = AddRequest(

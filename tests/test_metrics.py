@@ -150,3 +150,25 @@ def test_everything_asked_for_is_there_before_the_first_request(metrics):
 def test_two_daemons_in_one_process_do_not_share_series(metrics):
     metrics.observe_rejected("voice", "queue_full")
     assert value(Metrics(), "requests_rejected_total", reason="queue_full", **{"class": "voice"}) is None
+
+
+def test_parking_is_counted_by_class_and_apart_from_token_gaps(metrics):
+    metrics.observe_finished(row(num_preemptions=2, parked_s=3.0, num_recomputed_tokens=40, num_moved_bytes=5000))
+    metrics.observe_finished(row(num_preemptions=0, parked_s=0.0))
+    assert value(metrics, "request_parked_seconds_count", **{"class": "voice"}) == 1
+    assert value(metrics, "request_parked_seconds_sum", **{"class": "voice"}) == 3.0
+    assert value(metrics, "recomputed_tokens_total", **{"class": "voice"}) == 40
+    assert value(metrics, "parked_kv_bytes_total", **{"class": "voice"}) == 5000
+
+
+def test_predicted_steps_are_held_against_real_ones(metrics):
+    metrics.observe_step(step(step_s=0.06, predicted_s=0.05))
+    assert value(metrics, "engine_step_actual_to_predicted_sum") == pytest.approx(1.2)
+
+
+def test_idle_rows_evictions_and_guesses_are_counted(metrics):
+    metrics.observe_step(step(num_idle_rows=3, num_evictions=2, num_draft_tokens=6, num_accepted_tokens=4))
+    assert value(metrics, "idle_row_steps_total") == 3
+    assert value(metrics, "prefix_cache_evictions_total") == 2
+    assert value(metrics, "spec_decode_num_draft_tokens_total") == 6
+    assert value(metrics, "spec_decode_num_accepted_tokens_total") == 4

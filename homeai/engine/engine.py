@@ -37,13 +37,17 @@ class Step:
 class Engine:
     """One thread calls it. A request handed to `add` ends exactly once, in some step's outputs or in `abort`."""
 
+    on_plan: Callable[[StepPlan], None]
     on_output: Callable[[StepPlan, RequestOutput], None]
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock) -> None:
-        """`on_output` hears of each token as soon as it is drawn, while the step's others are still to come."""
+        """`on_plan` hears of a step before it runs; `on_output` of each token as soon as it is drawn, while the
+        step's others are still to come.
+        """
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
+        self.on_plan = lambda plan: None
         self.on_output = lambda plan, output: None
 
     @property
@@ -67,6 +71,7 @@ class Engine:
         counts_before = self.scheduler.num_preemptions, self.scheduler.cache.num_evictions
         expired = self.scheduler.expire(started_at)
         plan = self.scheduler.schedule(started_at)
+        self.on_plan(plan)
         result = self.runner.execute(plan)
         outputs = expired
         for output in self.scheduler.update(plan, result, self.clock.now()):

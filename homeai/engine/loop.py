@@ -64,6 +64,7 @@ class EngineLoop:
         self._tokens: list[Output] = []  # of the step under way, not sent yet
         self._step_started_at = 0.0
         self._said_admitted = False  # by an earlier message of this step
+        engine.on_plan = self._announce
         engine.on_output = self._take_output
 
     def run(self) -> None:
@@ -141,24 +142,37 @@ class EngineLoop:
             record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}
             self._step_log.write(msgspec.json.encode(record) + b"\n")
 
+    def _announce(self, plan: StepPlan) -> None:
+        """A long step says so before it begins: it is not a hang."""
+        if plan.predicted_s > self._heartbeat_interval_s:
+            self._outbox.put(Heartbeat(self._step, plan.predicted_s))
+
     def _take_output(self, plan: StepPlan, output: RequestOutput) -> None:
         """Tokens leave in small groups: the front end writes the first ones while we draw the others."""
         if len(self._tokens) == GROUP_SIZE:
-            admitted = [] if self._said_admitted else plan.admitted
-            self._outbox.put(TokensDrawn(outputs=self._tokens, admitted=admitted, started_at=self._step_started_at))
+            admitted, resumed = self._joined(plan)
+            started_at = self._step_started_at
+            message = TokensDrawn(outputs=self._tokens, admitted=admitted, resumed=resumed, started_at=started_at)
+            self._outbox.put(message)
             self._tokens, self._said_admitted = [], True
         if output.token is not None:
             self._tokens.append(Output(output.request_id, output.output_index, output.token))
+
+    def _joined(self, plan: StepPlan) -> tuple[list[str], list[str]]:
+        """Who entered the batch in this step, and who came back: said with the first message about it."""
+        return ([], []) if self._said_admitted else (plan.admitted, plan.resumed)
 
     def _send(self, step: Step | None) -> None:
         outputs, self._aborted = self._aborted, []
         if step is not None:
             outputs += step.outputs
         tokens, self._tokens = self._tokens, []
+        admitted, resumed = self._joined(step.plan) if step else ([], [])
         self._outbox.put(
             StepOutputs(
                 outputs=tokens,
-                admitted=step.plan.admitted if step and not self._said_admitted else [],
+                admitted=admitted,
+                resumed=resumed,
                 finished=[
                     _finished(self._live.pop(o.request_id), o.finish_reason)
                     for o in outputs

@@ -13,7 +13,7 @@ A draw depends on the row, the request's parameters and (seed, output index); ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,24 +37,22 @@ class BatchSampler:
     def sample(
         self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
     ) -> list[SampledToken]:
-        """All of `draw`."""
-        return list(self.draw(logits, states, output_indices))
+        """`draw` for each row of `logits` [rows, vocabulary]: row i is `states[i]`'s token `output_indices[i]`."""
+        assert len(logits) == len(states), f"{len(logits)} rows of logits for {len(states)} requests"
+        return [self.draw(logits, i, *pair) for i, pair in enumerate(zip(states, output_indices, strict=True))]
 
-    def draw(
-        self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
-    ) -> Iterator[SampledToken]:
-        """Draw one token for each row of `logits` [rows, vocabulary], C-contiguous, each when it is asked for.
+    def draw(self, logits: Logits, row: int, state: SamplerState, output_index: int) -> SampledToken:
+        """One row's token, out of `logits` [rows, vocabulary], C-contiguous. Logits and state are as they were after.
 
-        Row i belongs to `states[i]` and draws its output token `output_indices[i]`. Logits and states are
-        afterwards as they were. Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
+        A request may have several rows, each drawn when the token of the one before was observed.
+        Raises BrokenLogits for a row that holds NaN or +inf, or nothing but -inf.
         """
-        num_rows = len(states)
-        assert logits.shape == (num_rows, self._vocab_size), f"logits {logits.shape} for {num_rows} requests"
-        for i, (state, output_index) in enumerate(zip(states, output_indices, strict=True)):
-            raw = Row(logits[i])
-            if not math.isfinite(raw.peak):
-                raise BrokenLogits(i, num_rows, raw.peak)
-            yield self._sample_row(raw, state, output_index)
+        num_rows, vocab_size = logits.shape
+        assert vocab_size == self._vocab_size, f"{vocab_size} logits in a row, {self._vocab_size} tokens"
+        raw = Row(logits[row])
+        if not math.isfinite(raw.peak):
+            raise BrokenLogits(row, num_rows, raw.peak)
+        return self._sample_row(raw, state, output_index)
 
     def _sample_row(self, row: Row, state: SamplerState, output_index: int) -> SampledToken:
         originals = self._edit(row, state, output_index)

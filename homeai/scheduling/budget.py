@@ -94,9 +94,5 @@ class Budget:
         in_time = self.times.prefill_within(seconds, num_decode, num_cells)
         return min(self._ceiling - num_decode, max(self._min_chunk_tokens, in_time))
 
-    def prefill_s(self, num_tokens: int, num_decode: int, num_cells: int) -> float:
-        """About how long a prompt of `num_tokens` takes, in steps shared with `num_decode` streams."""
-        return self.times.predict(num_tokens, num_decode, num_cells)
-
     def predict(self, plan: StepPlan, num_cells: int) -> float:
         return self.times.predict(plan.num_prefill_tokens, plan.num_decode_tokens, num_cells)

@@ -60,7 +60,7 @@ class KVOpResult(NamedTuple):
 
 @dataclass(slots=True)
 class StepPlan:
-    """What the runner executes. `admitted`: requests that are in a batch for the first time.
+    """What the runner executes. `admitted`: requests that are in a batch for the first time; `resumed`: again.
 
     `num_idle_rows`: requests that the batch had room for while others waited.
     `wake_at`: nothing to compute before that time, unless something arrives (mode `window`).
@@ -70,6 +70,7 @@ class StepPlan:
     kv_ops: list[KVOp] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
     num_decode_tokens: int = 0
     num_prefill_tokens: int = 0
     predicted_s: float = 0.0

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from homeai.policy import ClassPolicy, SourcePolicy
@@ -117,6 +117,7 @@ class Scheduler:
         assert request.request_id not in self.requests, f"request {request.request_id} is live already"
         assert 0 < request.num_prompt_tokens <= self.config.max_model_len, "the front end checks lengths"
         self.requests[request.request_id] = request
+        request.num_cached_tokens = self.cache.find(self._admission.domain(request), request.prompt_token_ids).length
         self.waiting.push(request)
         if self._window_from is None:
             self._window_from = request.arrival_at
@@ -276,26 +277,33 @@ class Scheduler:
 
     def _plan_prefills(self, plan: StepPlan, now: float) -> None:
         budget = self._prefill_budget(plan)
-        partial = sorted(
-            ((self._key(r, plan.mode, now), index, r) for index, r in enumerate(self.running) if r.is_prefilling),
-            reverse=True,
-        )
+        partial = [r for r in self.running if r.is_prefilling]
+        hurried = {r.fairness_class for r in partial if self._hurries(r, now)}
         while plan.num_prefill_tokens < budget:
-            head, head_key = self._next_head(plan, now)
-            if partial and partial[-1][2].status is not RequestStatus.RUNNING:
-                partial.pop()  # parked meanwhile
-            elif partial and (head is None or head_key is None or partial[-1][0] <= head_key):
-                if not self._plan_prefill(plan, partial.pop()[2], budget):
-                    return
-            elif head is None or (self._join(plan, head, now) and not self._plan_prefill(plan, head, budget)):
+            partial = [r for r in partial if r.status is RequestStatus.RUNNING]  # not parked meanwhile
+            heads = self._heads(plan)
+            hurried |= {r.fairness_class for r in heads if r.fairness_class not in hurried and self._hurries(r, now)}
+            request = min([*partial, *heads], key=lambda r: self._key(r, plan.mode, hurried), default=None)
+            if request is None:
+                return
+            if request.status is RequestStatus.RUNNING:
+                partial.remove(request)
+            elif not self._join(plan, request, now):
+                continue
+            if not self._plan_prefill(plan, request, budget):
                 return
 
     def _plan_prefill(self, plan: StepPlan, request: Request, budget: int) -> bool:
+        """Whether the step may carry more: it ends early for a first token that would be waited for."""
         count = self._chunk_size(plan, request, budget)
-        if count:
-            self._plan_chunk(plan, request, count)
-            plan.num_prefill_tokens += count
-        return count > 0
+        if count == 0:
+            return False
+        self._plan_chunk(plan, request, count)
+        plan.num_prefill_tokens += count
+        if not plan.chunks[-1].num_outputs or not self.config.adaptive_budget:
+            return True
+        full_step_s = self.budget.times.predict(budget, plan.num_decode_tokens, self.cache.num_used)
+        return not (self._urgency.is_express(request, full_step_s) and self._may_hurry(request))
 
     def _prefill_budget(self, plan: StepPlan) -> int:
         config = self.config
@@ -305,18 +313,14 @@ class Scheduler:
         tightest = min((t for t in targets if t is not None), default=None)
         return self.budget.prefill_tokens(plan.num_decode_tokens, self.cache.num_used, tightest)
 
-    def _next_head(self, plan: StepPlan, now: float) -> tuple[Request | None, Key | None]:
-        """Who of the waiting is next, of those that nothing keeps out of this step."""
+    def _heads(self, plan: StepPlan) -> list[Request]:
+        """Who is next of each class, of those that nothing keeps out of this step."""
         if self._closed_by is not None or not self.waiting:
-            return None, None
+            return []
         if plan.mode in (Mode.STATIC, Mode.WINDOW):
             self._closed_by = WaitReason.BATCH_MODE
-            return None, None
-        keyed = [(self._key(head, plan.mode, now), head) for head in self.waiting.heads(self._passed_over)]
-        if not keyed:
-            return None, None
-        key, head = min(keyed, key=lambda pair: pair[0])
-        return head, key
+            return []
+        return list(self.waiting.heads(self._passed_over))
 
     def _join(self, plan: StepPlan, request: Request, now: float) -> bool:
         """Let it run if it can, parking somebody for it where it may; else note why not."""
@@ -343,15 +347,13 @@ class Scheduler:
             self._withdraw(plan, victim)
         return victim
 
-    def _key(self, request: Request, mode: Mode, now: float) -> Key:
-        """Smallest first."""
+    def _key(self, request: Request, mode: Mode, hurried: Collection[str]) -> Key:
+        """Smallest first. Hurry puts a class before lighter ones; inside a class the order stays fair."""
         share, fairness_class = self.share, request.fairness_class
         weight = share.weight(fairness_class)
-        if self._hurries(request, now):
-            return (False, -weight, request.arrival_at)
         return (
-            True,
-            -weight if mode is Mode.SINGLE else 0.0,
+            fairness_class not in hurried,
+            -weight if fairness_class in hurried or mode is Mode.SINGLE else 0.0,
             *share.class_key(fairness_class),
             share.of_class(fairness_class)[request.source],
             request.status is not RequestStatus.RUNNING,
@@ -359,9 +361,13 @@ class Scheduler:
         )
 
     def _hurries(self, request: Request, now: float) -> bool:
-        prefill_s = self.budget.prefill_s(request.num_uncomputed_tokens, len(self.running), self.cache.num_used)
-        if not self._urgency.is_due(request, now, 2 * prefill_s):  # about as long again for the step under way
-            return False
+        num_tokens = request.num_uncomputed_tokens
+        if request.status is not RequestStatus.RUNNING:
+            num_tokens = max(1, request.num_tokens - request.num_cached_tokens)
+        prefill_s = self.budget.times.predict(num_tokens, len(self.running), self.cache.num_used)
+        return self._urgency.is_due(request, now, prefill_s) and self._may_hurry(request)
+
+    def _may_hurry(self, request: Request) -> bool:
         contenders = {*self.share.classes.backlogged(), *(r.fairness_class for r in self.running if r.is_prefilling)}
         return self._urgency.may_hurry(request.fairness_class, contenders)
 
@@ -423,6 +429,7 @@ class Scheduler:
             request.parked_s += now - request.preempted_at
             request.preempted_at = None
             request.num_recomputed_tokens += max(0, request.num_computed_tokens - seq.length)
+            plan.resumed.append(request.request_id)
         if request.admitted_at is None:
             request.admitted_at = now
             request.num_cached_tokens = seq.length
@@ -489,7 +496,7 @@ class Scheduler:
     def _is_worth_saving(self, num_tokens: int) -> bool:
         """Host memory and back, at the speed of a memory bus, against computing again."""
         save_and_restore_s = 2 * num_tokens * self.config.cache.kv_bytes_per_token / self._host_bytes_per_s
-        return save_and_restore_s < self.budget.prefill_s(num_tokens, 0, self.cache.num_used)
+        return save_and_restore_s < self.budget.times.predict(num_tokens, 0, self.cache.num_used)
 
 
 def _patience_s(config: SchedulerConfig) -> float:

@@ -13,6 +13,8 @@ from homeai.request import Request
 from homeai.scheduling.fairness import FairShare
 
 URGENCY_CREDIT = 2048.0  # weighted tokens that a class may be ahead of the least served one
+TURN_PART = 0.5
+EXPRESS_PART = 0.25
 
 
 class Urgency:
@@ -21,11 +23,19 @@ class Urgency:
         self._share = share
 
     def is_due(self, request: Request, now: float, prefill_s: float) -> bool:
-        """Its first token is late unless it is computed now; `prefill_s` is what the prompt and a step still take."""
+        """It had half its time to get a turn like everybody, and has not. `prefill_s`: what it needs in any case."""
+        target_s = self._target_s(request)
+        return target_s is not None and now + prefill_s >= request.arrival_at + TURN_PART * target_s
+
+    def is_express(self, request: Request, step_s: float) -> bool:
+        """A step of `step_s` is a good part of the time that its first token may take."""
+        target_s = self._target_s(request)
+        return target_s is not None and step_s >= EXPRESS_PART * target_s
+
+    def _target_s(self, request: Request) -> float | None:
+        """None when it is in no hurry, or not any more."""
         policy = self._policies.get(request.fairness_class)
-        if policy is None or policy.ttft_target_s is None or request.num_output_tokens:
-            return False
-        return now + prefill_s >= request.arrival_at + policy.ttft_target_s
+        return None if policy is None or request.num_output_tokens else policy.ttft_target_s
 
     def may_hurry(self, fairness_class: str, contenders: Collection[str]) -> bool:
         """`contenders`: classes with a prompt to compute."""

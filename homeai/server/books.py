@@ -39,7 +39,16 @@ class Books:
         self.totals.out_of_room += stats.out_of_room
         self.metrics.observe_step(stats)
 
-    def rejected(self, request_id: str, api: str, identity: Identity, arrival: float, error: RequestError) -> None:
+    def rejected(
+        self,
+        request_id: str,
+        api: str,
+        identity: Identity,
+        arrival: float,
+        error: RequestError,
+        *,
+        client_request_id: str | None = None,
+    ) -> None:
         """Refused before it queued. `arrival` is Unix time."""
         self.totals.rejected += 1
         reason = error.code or error.type
@@ -47,6 +56,7 @@ class Books:
         self._write(
             LedgerRow(
                 request_id=request_id,
+                client_request_id=client_request_id,
                 arrival=arrival,
                 api=api,
                 source=identity.source,
@@ -84,18 +94,22 @@ class Books:
 
         return LedgerRow(
             request_id=add.request_id,
+            client_request_id=generation.client_request_id,
             arrival=time.time() - (record.ended_at - add.arrival_at),
             api=generation.api,
             source=add.source,
             fairness_class=add.fairness_class,
             model=self.model_name,
             num_prompt_tokens=len(add.prompt_token_ids),
+            num_cached_tokens=generation.num_cached_tokens,
             num_output_tokens=generation.num_output_tokens,
             prefix_hashes=prefix_block_hashes(add.prompt_token_ids),
             queue_s=since_arrival(engine.admitted_at if engine else None),
             ttft_s=since_arrival(engine.first_token_at if engine else None),
             e2e_s=record.ended_at - add.arrival_at,
             parked_s=engine.parked_s if engine else 0.0,
+            num_recomputed_tokens=engine.num_recomputed_tokens if engine else 0,
+            num_moved_bytes=engine.num_moved_bytes if engine else 0,
             num_preemptions=engine.num_preemptions if engine else 0,
             status=_status(record),
             finish_reason=record.finish_reason,

@@ -1,7 +1,8 @@
 """The front end's side of the engine: hands requests down, gives each its own outputs back.
 
-A request is live here from `submit` until the engine says that it ended (or the engine is gone); then, once,
-its `Record` goes to `on_finished`. Nobody listening any more does not end it: `abort` does.
+A request is live here from `submit` until the engine says that it ended (or the engine is gone, or had not heard
+of it yet); then, once, its `Record` goes to `on_finished`, at the latest when its reader has read its end: a stop
+string in what is still unread cuts the counts. Nobody listening any more does not end it: `abort` does.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from homeai.errors import NotReady, QueueTimeout, RequestError
@@ -40,11 +41,14 @@ class Generation:
 
     add: AddRequest
     api: str  # the path that was called
+    client_request_id: str | None = None
     progress: Progress | None = None
     started_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
     num_output_tokens: int = 0
+    num_cached_tokens: int = 0  # of the prompt, told with its end
+    was_parked: bool = False  # since its last token
     stopped: bool = False  # by the front end: what the engine still says of it does not count
     cut_off: bool = False  # by the server, not by its client
 
@@ -71,13 +75,15 @@ class TokenEvent(NamedTuple):
 class Stream:
     """What one client waits for: the tokens of one or more generations, in the order in which they came."""
 
-    def __init__(self, adds: Sequence[AddRequest], api: str) -> None:
-        self.generations = [Generation(add, api) for add in adds]
-        self._choice = {add.request_id: i for i, add in enumerate(adds)}
+    def __init__(self, generations: list[Generation], on_read: Callable[[str], None]) -> None:
+        """`on_read` is told when the end of a generation was read, and dealt with."""
+        self.generations = generations
+        self._on_read = on_read
+        self._choice = {generation.add.request_id: i for i, generation in enumerate(generations)}
         self._events: deque[TokenEvent] = deque()
         self._error: RequestError | None = None
         self._wake: asyncio.Future[bool] | None = None
-        self._num_open = len(adds)
+        self._num_open = len(generations)
 
     @property
     def request_ids(self) -> list[str]:
@@ -87,6 +93,10 @@ class Stream:
     def num_buffered(self) -> int:
         return len(self._events)
 
+    def has_unread_tokens(self, request_id: str) -> bool:
+        choice = self._choice[request_id]
+        return any(event.choice == choice and event.token is not None for event in self._events)
+
     def push(self, request_id: str, token: SampledToken) -> None:
         self._events.append(TokenEvent(self._choice[request_id], token, None))
         self._notify()
@@ -95,10 +105,6 @@ class Stream:
         self._events.append(TokenEvent(self._choice[request_id], None, reason))
         self._num_open -= 1
         self._notify()
-
-    def close_one(self) -> None:
-        """The reader wants no more of one generation."""
-        self._num_open -= 1
 
     def fail(self, error: RequestError) -> None:
         self._error = self._error or error
@@ -116,7 +122,10 @@ class Stream:
     def read(self) -> Iterator[TokenEvent]:
         """What has come so far."""
         while self._events:
-            yield self._events.popleft()
+            event = self._events.popleft()
+            yield event
+            if event.finish_reason is not None:
+                self._on_read(self.generations[event.choice].add.request_id)
 
     @property
     def is_over(self) -> bool:
@@ -151,11 +160,13 @@ class EngineClient:
 
     supervisor: Supervisor
     door: Door
+    queue_timeouts_s: Mapping[str, float]  # by class; the engine's own begin when it hears of a request
     on_finished: Callable[[Record], None] = lambda record: None
     on_token_gap: Callable[[str, float], None] = lambda fairness_class, gap_s: None
     on_step: Callable[[StepStats], None] = lambda stats: None
     last_step: StepStats | None = None
     _live: dict[str, _Live] = field(default_factory=dict)
+    _unread: dict[str, Record] = field(default_factory=dict)  # ended, and its reader may still find a stop string
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -168,25 +179,28 @@ class EngineClient:
 
     # ---- down ------------------------------------------------------------------------------------
 
-    def submit(self, adds: Sequence[AddRequest], *, api: str) -> Stream:
+    def submit(self, adds: Sequence[AddRequest], *, api: str, client_request_id: str | None = None) -> Stream:
         """Send all (they are of one class) or none. Raises `TooManyRequests` or `NotReady`; nothing queued then."""
         if not self.supervisor.takes_requests:
             raise self.supervisor.not_ready()
         fairness_class = adds[0].fairness_class
         now = time.monotonic()
         self.door.check(fairness_class, len(adds), now)
-        stream = Stream(adds, api)
+        stream = Stream([Generation(add, api, client_request_id) for add in adds], self._book)
         for generation in stream.generations:
             self._live[generation.add.request_id] = _Live(generation, stream)
             self.door.enter(fairness_class, now)
             self.supervisor.send(generation.add)
+        if self.supervisor.ready is None:
+            timeout_s = self.queue_timeouts_s[fairness_class]
+            asyncio.get_running_loop().call_later(timeout_s, self._withdraw, stream.request_ids, FinishReason.TIMEOUT)
         return stream
 
     def abort(self, stream: Stream) -> None:
         """The client left: end whatever of its stream is live, in whatever state. A repeat is harmless."""
-        request_ids = [r for r in stream.request_ids if r in self._live]
-        if request_ids:
-            self.supervisor.send(AbortRequests(request_ids))
+        self._abort([r for r in stream.request_ids if r in self._live])
+        for request_id in stream.request_ids:
+            self._book(request_id)
 
     async def idle(self) -> None:
         """Return when nothing is live."""
@@ -198,24 +212,42 @@ class EngineClient:
         """The server ends whatever is live; clients are told."""
         for live in self._live.values():
             live.generation.cut_off = True
-        if self._live:
-            self.supervisor.send(AbortRequests(list(self._live)))
+        self._abort(list(self._live))
+        for request_id in list(self._unread):
+            self._book(request_id)
 
     def stop(self, stream: Stream, index: int, num_output_tokens: int) -> None:
-        """A stop string matched: the generation finished there, whatever the engine drew meanwhile."""
+        """A stop string matched: the generation finished there, whatever the engine drew meanwhile.
+
+        Its end comes when the engine has said its part: it knows how much of the prompt was cached.
+        """
         generation = stream.generations[index]
         generation.num_output_tokens = num_output_tokens
         generation.stopped = True
-        if generation.add.request_id in self._live:
-            stream.close_one()
-            self.supervisor.send(AbortRequests([generation.add.request_id], FinishReason.STOP))
+        request_id = generation.add.request_id
+        if request_id in self._live:
+            self.supervisor.send(AbortRequests([request_id], FinishReason.STOP))
+        elif request_id in self._unread:
+            self._unread[request_id] = replace(self._unread[request_id], finish_reason=FinishReason.STOP)
+
+    def _abort(self, request_ids: list[str]) -> None:
+        """Those that the engine never heard of end here and now, the others when it says so."""
+        withdrawn = self._withdraw(request_ids, FinishReason.ABORT)
+        if known := [request_id for request_id in request_ids if request_id not in withdrawn]:
+            self.supervisor.send(AbortRequests(known))
+
+    def _withdraw(self, request_ids: Iterable[str], reason: FinishReason) -> list[str]:
+        withdrawn = self.supervisor.withdraw(request_ids)
+        for request_id in withdrawn:
+            self._end(request_id, reason)
+        return withdrawn
 
     # ---- up --------------------------------------------------------------------------------------
 
     def handle(self, message: Up) -> None:
         match message:
             case TokensDrawn():
-                self._take_tokens(message.admitted, message.outputs, message.started_at)
+                self._take_tokens(message, message.started_at)
             case StepOutputs():
                 self._take_step(message)
             case RequestFailed():
@@ -233,20 +265,22 @@ class EngineClient:
 
     def _take_step(self, message: StepOutputs) -> None:
         self.last_step = message.stats
-        self._take_tokens(message.admitted, message.outputs, time.monotonic() - message.stats.step_s)
+        self._take_tokens(message, time.monotonic() - message.stats.step_s)
         for finished in message.finished:
             self._end(finished.request_id, finished.finish_reason, finished=finished)
         for progress in message.progress or ():
             self._live[progress.request_id].generation.progress = progress
         self.on_step(message.stats)
 
-    def _take_tokens(self, admitted: list[str], outputs: list[Output], step_started_at: float) -> None:
+    def _take_tokens(self, message: TokensDrawn | StepOutputs, step_started_at: float) -> None:
         now = time.monotonic()
-        for request_id in admitted:
+        for request_id in message.admitted:
             generation = self._live[request_id].generation
             generation.started_at = step_started_at
             self.door.start(generation.add.fairness_class, now)
-        for output in outputs:
+        for request_id in message.resumed:
+            self._live[request_id].generation.was_parked = True
+        for output in message.outputs:
             self._take_output(output, now)
 
     def _take_output(self, output: Output, now: float) -> None:
@@ -258,6 +292,8 @@ class EngineClient:
         generation.num_output_tokens += 1
         if generation.last_token_at is None:
             generation.first_token_at = now
+        elif generation.was_parked:
+            generation.was_parked = False  # that gap is told as parked time
         else:
             self.on_token_gap(generation.add.fairness_class, now - generation.last_token_at)
         generation.last_token_at = now
@@ -288,10 +324,20 @@ class EngineClient:
             )
         if reason is FinishReason.ABORT and generation.cut_off:
             error = NotReady("the server ended this request before it was complete", retry_after_s=5.0)
+        if finished is not None:
+            generation.num_cached_tokens = finished.num_cached_tokens
         if generation.stopped:
-            reason, error = FinishReason.STOP, None  # its reader asked for it, and waits for nothing more
-        elif error is not None:
+            reason, error = FinishReason.STOP, None  # its reader asked for it, and has all it wanted
+        self._unread[request_id] = Record(generation, reason, error, now, finished)
+        if error is not None:
             stream.fail(error)
         else:
             stream.finish(request_id, reason)
-        self.on_finished(Record(generation, reason, error, now, finished))
+        is_complete = reason in (FinishReason.STOP, FinishReason.LENGTH) and not generation.stopped
+        if not (is_complete and stream.has_unread_tokens(request_id)):
+            self._book(request_id)
+
+    def _book(self, request_id: str) -> None:
+        record = self._unread.pop(request_id, None)
+        if record is not None:
+            self.on_finished(record)

@@ -33,6 +33,7 @@ log = logging.getLogger("homeai")
 
 EXIT_FAILED = 3  # told to systemd: the model cannot be loaded, starting again would not help
 LOAD_NOTE_S = 5.0
+KEYS_RETRY_S = 5.0
 GRACE_S = 5  # for connections that are still open after the drain
 STOP_S = 20.0  # for everything after the drain: open connections, the engine, the ledger
 
@@ -57,7 +58,8 @@ class Daemon:
         self._supervisor = supervisor
         self._sock = sock
         self._notifier = Notifier()
-        keys = KeyStore(config.ledger_path)  # first: it makes the file that the ledger's thread then writes to
+        keys = KeyStore(config.ledger_path)
+        keys.refresh()  # first: it makes the file that the ledger's thread then writes to
         self._ledger = Ledger(config.ledger_path, config.ledger.retention_days) if config.ledger.enabled else None
         self._books = Books(Metrics(), self._ledger)
         self._service = self._make_service(keys)
@@ -68,12 +70,13 @@ class Daemon:
     def _make_service(self, keys: KeyStore) -> Service:
         config, scheduler = self._config, self._config.scheduler
         max_waiting = {name: c.max_waiting for name, c in config.classes.items()}
+        queue_timeouts_s = {name: c.queue_timeout_s for name, c in config.classes.items()}
         max_running = 1 if scheduler.mode == "single" else scheduler.max_num_seqs
         return Service(
             config=config,
             model_file=self._model_path.name,
             supervisor=self._supervisor,
-            client=EngineClient(self._supervisor, Door(max_waiting, max_running)),
+            client=EngineClient(self._supervisor, Door(max_waiting, max_running), queue_timeouts_s),
             sources=Sources(config.sources, config.classes, scheduler.default_class),
             keys=keys,
             books=self._books,
@@ -104,7 +107,8 @@ class Daemon:
         self._supervisor.on_state = self._announce
         self._announce(self._supervisor.state)
         self._supervisor.start().add_done_callback(self._task_ended)
-        tasks = [asyncio.create_task(w) for w in (self._become_ready(), self._feed_watchdog(), self._drain_on_stop())]
+        work = self._become_ready(), self._feed_watchdog(), self._drain_on_stop(), self._retry_keys()
+        tasks = [asyncio.create_task(w) for w in work]
         for task in tasks:
             task.add_done_callback(self._task_ended)
         try:
@@ -123,6 +127,8 @@ class Daemon:
         """READY only when the model is resident and its text can be read."""
         try:
             self._service.open(await asyncio.to_thread(Text.load, self._model_path, self._config))
+            for note in self._service.notes:
+                log.warning("%s", note)
         except (ModelLoadError, ConfigError) as error:
             self._supervisor.give_up(str(error))
             self._service.stay_closed()
@@ -156,7 +162,8 @@ class Daemon:
     def _announce(self, state: State) -> None:
         self._books.event("state", state)
         self._books.metrics.observe_engine(self._supervisor.ready)
-        self._notifier.send(STATUS=f"{state}: {self._model_path.name}")
+        why = f" ({self._supervisor.failure})" if self._supervisor.failure else ""
+        self._notifier.send(STATUS=f"{state}: {self._model_path.name}{why}")
 
     async def _feed_watchdog(self) -> None:
         """While loading: ask for more time. Later: only as long as the engine's own loop is heard of."""
@@ -167,6 +174,14 @@ class Daemon:
             if self._supervisor.is_alive or self._supervisor.state is State.FAILED:
                 self._notifier.send(WATCHDOG=1)
             await asyncio.sleep(min(LOAD_NOTE_S, self._notifier.watchdog_s / 3 or LOAD_NOTE_S))
+
+    async def _retry_keys(self) -> None:
+        """What keeps people out is looked at again by itself."""
+        keys = self._service.keys
+        while True:
+            await asyncio.sleep(KEYS_RETRY_S)
+            if keys.failure is not None:
+                keys.refresh()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A bug in one of them would leave a daemon that only looks alive: end, and let systemd start us again."""

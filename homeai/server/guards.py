@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from homeai.errors import BodyTooLarge, HostNotAllowed, RequestError
 from homeai.server.answers import error_response
 
+MAX_ID_LENGTH = 128
 LOCAL_NAME = re.compile(r"(?:[a-z0-9_-]+\.)+(?:local|localhost)")
 
 log = logging.getLogger("homeai.server")
@@ -125,7 +126,11 @@ class Recovery:
 
 
 class RequestId:
-    """Every answer says which one it is, under both names that clients look for."""
+    """Every answer says which one it is, under both names that clients look for.
+
+    `scope["state"]` gets our own `request_id`, which answer and ledger carry, and `client_request_id`, the
+    client's name for it or None. The header repeats the client's, since that is what it looks for.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -134,12 +139,14 @@ class RequestId:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = Headers(scope=scope).get("x-request-id", "")[:128] or uuid.uuid4().hex
+        request_id = uuid.uuid4().hex
+        client_request_id = Headers(scope=scope).get("x-request-id", "")[:MAX_ID_LENGTH] or None
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id, "client_request_id": client_request_id}
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = headers["request-id"] = request_id
+                headers["x-request-id"] = headers["request-id"] = client_request_id or request_id
             await send(message)
 
         await self.app(scope, receive, with_id)

@@ -92,9 +92,16 @@ class PromptRenderer:
         self._takes_system = self._shows_system_text(_Turn("user", "hello"))
         self._takes_system_to_continue = self._shows_system_text(_Turn("user", "hello"), _Turn("assistant", "hi"))
 
-    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The prompt of a chat. Raises `InvalidRequest` for messages that the template cannot take."""
-        return self._tokenizer.encode(self.render(messages))
+    def encode(
+        self, messages: Sequence[ChatMessage], check: Callable[[str], None] = lambda rendered: None
+    ) -> list[int]:
+        """The prompt of a chat; `check` may refuse its text before it is tokenised.
+
+        Raises `InvalidRequest` for messages that the template cannot take.
+        """
+        rendered = self.render(messages)
+        check(rendered)
+        return self._tokenizer.encode(rendered)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """The prompt as text, escaped. Ends where the assistant's next word belongs.

@@ -25,7 +25,7 @@ class _Choice:
 
     def __init__(self, output: OutputText) -> None:
         self.output = output
-        self.is_over = False
+        self.is_stopped = False
         self._held: list[SampledToken] = []
         self._num_out = 0
 
@@ -72,17 +72,15 @@ class Reply:
     def _piece(self, event: TokenEvent) -> Iterator[Piece]:
         choice = self._choices[event.choice]
         output = choice.output
-        if choice.is_over:
-            return
-        if event.token is not None:
+        if event.token is not None and not choice.is_stopped:
             choice.hold(event.token)
             delta = output.push(event.token.token_id, self._text.is_end(event.token.token_id))
             if output.stopped is not None:
-                choice.is_over = True
+                choice.is_stopped = True
                 self._client.stop(self._stream, event.choice, output.num_tokens)
-                yield Piece(event.choice, delta.text, choice.release(delta), FinishReason.STOP)
-            elif delta.text:
+            if delta.text:
                 yield Piece(event.choice, delta.text, choice.release(delta), None)
         if event.finish_reason is not None:
             delta = output.finish()
-            yield Piece(event.choice, delta.text, choice.release(delta), event.finish_reason)
+            reason = FinishReason.STOP if choice.is_stopped else event.finish_reason
+            yield Piece(event.choice, delta.text, choice.release(delta), reason)

@@ -12,11 +12,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 import msgspec
 
 from homeai.config import Config
-from homeai.errors import ModelNotFound, NotAuthenticated, RequestError
+from homeai.errors import ModelNotFound, NotAuthenticated, NotReady, RequestError
 from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
@@ -32,11 +33,16 @@ SEEDS = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the connection and its headers say about who is asking."""
+    """What the connection and its headers say about who is asking, and what this request is called.
+
+    `request_id` is ours and unique; `client_request_id` is the X-Request-Id that came with it.
+    """
 
     address: str | None
     token: str | None
     source_header: str | None
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    client_request_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -78,13 +84,22 @@ class Service:
         self._text_settled.set()
 
     def authenticate(self, caller: Caller) -> Key | None:
-        """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given."""
+        """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given,
+        and `NotReady` where the keys cannot be read: nobody gets in who would need one."""
         key = self.keys.find(caller.token) if caller.token else None
         auth = self.config.server.auth
         if key is None and (auth == "keys" or (auth == "auto" and not is_loopback(caller.address))):
+            if self.keys.failure is not None:
+                raise NotReady("the API keys cannot be read at the moment; the log says why", retry_after_s=30.0)
             reason = "this API key is not known" if caller.token else "an API key is needed"
             raise NotAuthenticated(f"{reason}; `homeai keys add NAME` makes one")
         return key
+
+    @property
+    def notes(self) -> list[str]:
+        """What the owner should know, although everything goes on."""
+        keys = [self.keys.failure] if self.keys.failure else []
+        return [*(self.text.notes if self.text else ()), *keys]
 
     @contextmanager
     def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
@@ -96,7 +111,9 @@ class Service:
             arrival.identity = self._identify(arrival.key, caller, None)
             yield arrival
         except RequestError as error:
-            self.books.rejected(uuid.uuid4().hex, api, arrival.identity, arrived, error)
+            self.books.rejected(
+                caller.request_id, api, arrival.identity, arrived, error, client_request_id=caller.client_request_id
+            )
             raise
 
     def name_user(self, arrival: Arrival, user: str | None) -> None:
@@ -121,23 +138,33 @@ class Service:
         *,
         n: int = 1,
         seed: int | None = None,
+        cache_prompt: bool = True,
     ) -> Stream:
-        """Queue `n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`."""
+        """Queue `n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`.
+
+        The first has the request's own id, the others add their number to it.
+        """
         first_seed = secrets.randbits(64) if seed is None else seed
         now = time.monotonic()
+        numbers = count()
         adds = [
             AddRequest(
-                request_id=uuid.uuid4().hex,
+                request_id=_numbered(arrival.caller.request_id, next(numbers)),
                 prompt_token_ids=prompt,
                 sampling=msgspec.structs.replace(sampling, seed=(first_seed + choice) % SEEDS),
                 source=arrival.identity.source,
                 fairness_class=arrival.identity.fairness_class,
                 arrival_at=now,
+                cache_prompt=cache_prompt,
             )
             for prompt in prompts
             for choice in range(n)
         ]
-        return self.client.submit(adds, api=arrival.api)
+        return self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id)
 
     def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:
         return self.sources.identify(key=key, header=caller.source_header, address=caller.address, user=user)
+
+
+def _numbered(request_id: str, number: int) -> str:
+    return f"{request_id}-{number}" if number else request_id

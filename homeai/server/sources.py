@@ -3,15 +3,18 @@
 In this order: API key, `X-HomeAI-Source`, address, the request's `user` field, else "default". The header is
 believed from loopback when there is no key, and with a trusted key, whose holder asks for others. `sources:`
 of the config gives names their class; an unknown name is its own source in the default class.
+
+Anybody can write anything into `user`, so it gives no advantage: it names a configured source only where
+`match.user` lists it, and then brings that source's class only if it weighs no more than the default one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from homeai.config import SourceConfig
+from homeai.config import ClassConfig, SourceConfig
 from homeai.keys import Key
 
 DEFAULT_SOURCE = "default"
@@ -25,7 +28,9 @@ class Identity:
 
 
 class Sources:
-    def __init__(self, configured: Iterable[SourceConfig], classes: Collection[str], default_class: str) -> None:
+    def __init__(
+        self, configured: Iterable[SourceConfig], classes: Mapping[str, ClassConfig], default_class: str
+    ) -> None:
         configured = tuple(configured)
         first_wins = configured[::-1]
         self._by_key = {value: source.name for source in first_wins for value in source.match.key}
@@ -45,9 +50,15 @@ class Sources:
         by_address = self._find_address(address)
         if by_address is not None:
             return self._named(by_address)
-        if user:
-            return self._named(self._by_user.get(user) or _name(user))
-        return self._named(DEFAULT_SOURCE)
+        return self._by_user_field(user) if user else self._named(DEFAULT_SOURCE)
+
+    def _by_user_field(self, user: str) -> Identity:
+        listed = self._by_user.get(user)
+        name = listed or _name(user)
+        if listed is None and name in self._class_of:
+            return self._named(DEFAULT_SOURCE)  # nobody poses as a source, and uses up its share
+        lighter = min(self._named(name).fairness_class, self._default_class, key=lambda c: self._classes[c].weight)
+        return Identity(name, lighter)
 
     def _named(self, name: str, key_class: str | None = None) -> Identity:
         """A key may be older than the classes of today: one that is gone counts as none."""

@@ -28,7 +28,7 @@ from homeai.status import (
 )
 
 MAX_REQUESTS: Final = 200
-NO_STEP: Final = StepStats(0, Mode.SINGLE, 0, 0, 0, 0, 0, 0.0, 0.0, 0, False)
+NO_STEP: Final = StepStats(0, Mode.SINGLE, 0, 0, 0)
 
 _started_at: Final = time.monotonic()
 
@@ -66,6 +66,7 @@ def snapshot(service: Service) -> Status:
         classes=_classes(service, live),
         requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
+        notes=service.notes,
     )
 
 

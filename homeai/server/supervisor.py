@@ -4,6 +4,9 @@
                  ↑___________________|  the child died: back-off, again
               FAILED                    the file cannot be loaded, or it died too often
 
+A device that is not there yet, or whose memory is somebody else's now, is no death: LOADING goes on, with the
+reason in `failure`, and a new child looks again from time to time.
+
 Others read `state`, send messages and wait for `ensure_ready()`; nobody else starts or ends the child.
 """
 
@@ -14,18 +17,30 @@ import contextlib
 import enum
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol
 
 from homeai.clock import Clock, MonotonicClock
 from homeai.config import ResidencyConfig
 from homeai.errors import EngineDied, NotReady
-from homeai.messages import Down, EngineFailed, EngineReady, LoadProgress, Shutdown, Up
+from homeai.messages import (
+    AddRequest,
+    Down,
+    EngineFailed,
+    EngineReady,
+    Heartbeat,
+    LoadProgress,
+    Shutdown,
+    StepOutputs,
+    Up,
+)
 
 log = logging.getLogger("homeai.supervisor")
 
 PROGRESS_INTERVAL_S = 2.0
-BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)  # after a death
+LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # at a device that is unavailable
+STEP_MARGIN = 4  # a step that takes so many times what it was to take is hung
 WATCH_INTERVAL_S = 1.0
 
 
@@ -72,7 +87,9 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # nothing to wait for: neither LOADING nor WARMING
         self._stopping = asyncio.Event()
-        self._unsent: list[Down] = []  # waits for the engine to be ready
+        self._unsent: dict[str, AddRequest] = {}  # by id; waits for the engine to be ready
+        self._longest_step_s = 0.0  # that this child took or announced
+        self._num_looks = 0  # at a device that is unavailable
         self._deaths: deque[float] = deque()
         self._heard_at = self._reported_at = self._clock.now()
         self.state = State.STOPPED
@@ -95,13 +112,13 @@ class Supervisor:
     def is_alive(self) -> bool:
         """The engine was heard of within its time, or is not expected to speak."""
         if self.state in (State.RESIDENT, State.DRAINING):
-            return self._silent_s < self._residency.heartbeat_timeout_s
+            return self._silent_s < self._silence_limit_s
         return self.state is not State.FAILED
 
     @property
     def takes_requests(self) -> bool:
-        """What is sent while it loads waits for the load."""
-        return self.state in (State.LOADING, State.WARMING, State.RESIDENT)
+        """What is sent while it loads waits for the load, unless nobody knows when the device will be free."""
+        return self.state in (State.LOADING, State.WARMING, State.RESIDENT) and not self._num_looks
 
     async def ensure_ready(self) -> EngineReady:
         """Join the load under way. Raises `NotReady` when there is nothing to wait for."""
@@ -116,11 +133,15 @@ class Supervisor:
         return NotReady(f"the model is not available ({self.state}){reason}", retry_after_s=retry_after_s)
 
     def send(self, message: Down) -> None:
-        """To the engine, in order; kept until it is ready."""
+        """To the engine, in order. Requests are kept until it is ready; there is nothing else to tell it before."""
         if self.ready is not None and self._child is not None:
             self._child.send(message)
-        else:
-            self._unsent.append(message)
+        elif isinstance(message, AddRequest):
+            self._unsent[message.request_id] = message
+
+    def withdraw(self, request_ids: Iterable[str]) -> list[str]:
+        """Those of the requests that the engine has not heard of, which it never will now."""
+        return [request_id for request_id in request_ids if self._unsent.pop(request_id, None) is not None]
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -172,6 +193,7 @@ class Supervisor:
         assert child is not None, "spawn comes first"
         last_words: EngineFailed | None = None
         self._heard_at = self._clock.now()
+        self._longest_step_s = 0.0
         async for message in child.messages():
             self._heard_at = self._clock.now()
             if isinstance(message, EngineFailed):
@@ -185,6 +207,8 @@ class Supervisor:
             return  # given up: `on_lost` was called then
         if self._stopping.is_set():
             self.on_lost(self.not_ready())
+        elif last_words is not None and last_words.unavailable:
+            await self._after_look(last_words.message)
         else:
             await self._after_death(last_words, exit_code)
 
@@ -195,6 +219,10 @@ class Supervisor:
         elif isinstance(message, EngineReady):
             self._become_resident(message)
         else:
+            if isinstance(message, StepOutputs):
+                self._longest_step_s = max(self._longest_step_s, message.stats.step_s)
+            elif isinstance(message, Heartbeat):
+                self._longest_step_s = max(self._longest_step_s, message.predicted_s)
             self.on_message(message)
 
     def _report(self, progress: LoadProgress) -> None:
@@ -210,12 +238,15 @@ class Supervisor:
         if self.num_restarts:
             log.info("the engine is back after %d restart(s)", self.num_restarts)
             self.num_restarts = 0
+        if self._num_looks:
+            log.info("the device is available again")
+            self._num_looks = 0
         self.ready, self.progress, self.failure = message, None, None
         self.device = message.device
         self._set_state(State.RESIDENT)
-        unsent, self._unsent = self._unsent, []
-        for down in unsent:
-            self.send(down)
+        unsent, self._unsent = self._unsent, {}
+        for request in unsent.values():
+            self.send(request)
 
     async def _after_death(self, last_words: EngineFailed | None, exit_code: int) -> None:
         """Give up, or finish draining, or go on with a new child."""
@@ -230,8 +261,26 @@ class Supervisor:
             return
         self.num_restarts += 1
         self._set_state(State.LOADING)
+        await self._pause(BACKOFF_S, len(self._deaths))
+
+    async def _after_look(self, reason: str) -> None:
+        """The device cannot take the model now. Who waits is told so, and it is tried again, more and more seldom."""
+        self._num_looks += 1
+        if reason != self.failure:
+            self.failure = reason
+            log.warning("the device is unavailable, and looked at again from time to time: %s", reason)
+            self.on_state(self.state)
+        self._set_state(State.LOADING)
+        self.on_lost(self.not_ready())
+        if self.state is State.DRAINING:
+            self._stopping.set()
+        else:
+            await self._pause(LOOK_AGAIN_S, self._num_looks)
+
+    async def _pause(self, lengths_s: Sequence[float], count: int) -> None:
+        """Before the next child: the `count`-th length, at most the last; `stop` ends it."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BACKOFF_S[min(len(self._deaths), len(BACKOFF_S)) - 1]):
+            async with asyncio.timeout(lengths_s[min(count, len(lengths_s)) - 1]):
                 await self._stopping.wait()
 
     def _dies_too_often(self) -> bool:
@@ -253,11 +302,16 @@ class Supervisor:
     def _silent_s(self) -> float:
         return self._clock.now() - self._heard_at
 
+    @property
+    def _silence_limit_s(self) -> float:
+        """The loop is silent while it computes: a long step needs as long as it needs."""
+        return max(self._residency.heartbeat_timeout_s, STEP_MARGIN * self._longest_step_s)
+
     async def _watch(self) -> None:
         """A child that says nothing for too long is hung: end it, and `_follow_child` sees it end."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            limit_s = self._residency.heartbeat_timeout_s if self.ready else self._residency.load_timeout_s
+            limit_s = self._silence_limit_s if self.ready else self._residency.load_timeout_s
             if self._child is not None and self._silent_s > limit_s:
                 log.error("the engine was not heard of for %.0f s (%s): killing it", limit_s, self.state)
                 self._heard_at = self._clock.now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +31,9 @@ class Text:
         self.name = config.model.name or name
         self.aliases = config.model.aliases
         scheduler = config.scheduler
-        self.max_model_len = longest_request(scheduler.max_model_len, vocabulary.n_ctx_train, scheduler.kv_cells)
+        self.max_model_len = longest_request(
+            scheduler.max_model_len, vocabulary.n_ctx_train, scheduler.cells_per_request
+        )
         self.n_ctx_train = vocabulary.n_ctx_train
         self.num_vocab_tokens = vocabulary.num_tokens
 
@@ -43,6 +46,16 @@ class Text:
         return cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
 
     @property
+    def notes(self) -> list[str]:
+        """What the owner should know about these settings and this model."""
+        if self.n_ctx_train == 0 or self.max_model_len <= self.n_ctx_train:
+            return []
+        return [
+            f"scheduler.max_model_len is {self.max_model_len}, but the model was trained for {self.n_ctx_train} "
+            "tokens: answers to longer texts may make no sense"
+        ]
+
+    @property
     def template_kind(self) -> str:
         return "plain transcript" if self._renderer.default_stop else "chat template"
 
@@ -52,10 +65,11 @@ class Text:
 
     async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         size = sum(message.num_chars for message in messages)
-        return await self._fitting(size, lambda: self._renderer.encode(messages), param="messages")
+        check = partial(self._check_size, param="messages")
+        return await self._fitting(size, lambda: self._renderer.encode(messages, check), param="messages")
 
     async def encode_prompt(self, prompt: str) -> list[int]:
-        return await self._fitting(len(prompt), lambda: self._vocabulary.encode_prompt(prompt), param="prompt")
+        return await self._fitting(len(prompt), lambda: self._encode_prompt(prompt), param="prompt")
 
     def completion_output(self, stop: Sequence[str]) -> OutputText:
         return OutputText(self._vocabulary.piece, stop)
@@ -85,6 +99,15 @@ class Text:
                 raise InvalidRequest(
                     f"token {token_id} does not exist; the vocabulary is 0 to {self.num_vocab_tokens - 1}", param=param
                 )
+
+    def _encode_prompt(self, prompt: str) -> list[int]:
+        self._check_size(prompt, param="prompt")
+        return self._vocabulary.encode_prompt(prompt)
+
+    def _check_size(self, text: str, *, param: str) -> None:
+        """What cannot fit whatever its tokens are is not tokenised: that takes a second for each megabyte or two."""
+        if (num_tokens := self._vocabulary.min_tokens(text)) >= self.max_model_len:
+            raise PromptTooLong(num_tokens, self.max_model_len - 1, at_least=True, param=param)
 
     def check_length(self, num_prompt_tokens: int, *, param: str) -> None:
         """A prompt needs room for at least one token after it."""

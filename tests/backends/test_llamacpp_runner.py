@@ -7,6 +7,7 @@ every token's logit is within DELTA of the highest.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,17 +16,19 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from homeai.backends.llamacpp.binding import Batch, Context, Model, supports_gpu
-from homeai.backends.llamacpp.runner import LlamaCppRunner, TokenBuffer, load, resolve_device
+from homeai.backends.llamacpp.binding import Model, supports_gpu
+from homeai.backends.llamacpp.runner import LlamaCppRunner, load, resolve_device
+from homeai.backends.llamacpp.tokens import TokenBuffer
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine, Step
-from homeai.errors import ModelLoadError
+from homeai.errors import DeviceUnavailable, ModelLoadError
 from homeai.request import FinishReason, Request, RequestStatus, SamplingParams
+from homeai.scheduling.plan import KVOpKind
+from tests.backends.factories import CHUNK, Cells, encode, long_text
 from tests.engine.factories import create_engine_config
 from tests.scheduling.factories import create_scheduler
 
 DELTA = 0.2
-CHUNK = 256
 PROMPTS = {
     "short": "The capital of France is",
     "code": "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
@@ -71,6 +74,7 @@ class Run:
         limits = runner.limits
         defaults: dict[str, object] = {
             "num_kv_cells": limits.num_kv_cells,
+            "num_seqs": limits.num_seqs,
             "max_model_len": limits.max_model_len,
             "max_num_seqs": limits.max_num_seqs,
             "max_num_batched_tokens": CHUNK,
@@ -95,10 +99,8 @@ class Run:
             if output.finish_reason is not None:
                 self.ended[output.request_id] = output.finish_reason
         for request in self.engine.scheduler.running:
-            assert request.seq_id is not None
-            context = self.runner._context
-            held = context.length(request.seq_id), context.stored_length(request.seq_id)
-            assert held == (request.num_computed_tokens, request.num_computed_tokens)
+            sequence = self.engine.scheduler._seqs[request.request_id]
+            assert self.runner._sequences.positions(sequence.seq_id) == range(request.num_computed_tokens)
         return step
 
     def finish(self) -> None:
@@ -109,35 +111,16 @@ class Run:
         raise AssertionError("no progress")
 
 
-def encode(model: Model, text: str) -> list[int]:
-    return model.vocab.tokenize(text.encode(), add_special=True, parse_special=False)
-
-
 def gaps(model: Model, prompt: list[int], outputs: list[int], chunk: int = CHUNK) -> list[float]:
     """Computed alone: how far each output token's logit is below the highest, given the text before it."""
-    context = Context(
-        model,
-        num_kv_cells=2048,
-        max_num_seqs=1,
-        max_num_batched_tokens=chunk,
-        max_ubatch_tokens=256,
-        num_threads=1,
-        flash_attention="on",
-        swa_full=True,
-        kv_type="f16",
-    )
-    batch = Batch(chunk)
-    pieces = [prompt[i : i + chunk] for i in range(0, len(prompt), chunk)] + [[token] for token in outputs[:-1]]
+    cells = Cells.open(model, num_kv_cells=2048, max_num_seqs=1, num_cached_seqs=0, max_num_batched_tokens=chunk)
+    row = cells.extend(0, prompt, chunk=chunk)
     found = []
-    for piece in pieces:
-        batch.clear()
-        batch.add(0, context.length(0), piece, wants_logits=True)
-        assert context.decode(batch, [(0, len(piece))]) == 0
-        if context.length(0) >= len(prompt):
-            row = context.logits(1)[0]
-            found.append(float(row.max() - row[outputs[len(found)]]))
-    context.close()
-    assert len(found) == len(outputs)
+    for token, following in itertools.zip_longest(outputs, outputs[:-1]):
+        found.append(float(row.max() - row[token]))
+        if following is not None:
+            row = cells.extend(0, [following])
+    cells.close()
     return found
 
 
@@ -225,8 +208,8 @@ def test_penalties_follow_a_request_through_parking(model: Model, start_runner: 
     sampling = SamplingParams(
         temperature=0.0, max_tokens=40, presence_penalty=1000.0, repeat_last_n=-1, ignore_eos=True
     )
-    for name in ("a", "b"):
-        run.engine.add(Request(name, encode(model, PROMPTS["long"])[:110], sampling, source=name))
+    for seed, name in enumerate(("a", "b")):
+        run.engine.add(Request(name, long_text(model, 110, seed=seed), sampling, source=name))
     run.finish()
     assert run.engine.scheduler.num_preemptions > 0
     for name in ("a", "b"):
@@ -240,8 +223,8 @@ def test_parked_request_goes_on_at_the_exact_position(
     model: Model, start_runner: Callable[..., LlamaCppRunner]
 ) -> None:
     run = Run.of(start_runner(num_kv_cells=256))
-    prompt = encode(model, PROMPTS["long"])[:110]
-    requests = [run.add(name, prompt, max_tokens=40, source=name) for name in ("first", "second")]
+    prompts = {name: long_text(model, 110, seed=seed) for seed, name in enumerate(("first", "second"))}
+    requests = [run.add(name, prompt, max_tokens=40, source=name) for name, prompt in prompts.items()]
     run.finish()
     assert [r.num_preemptions for r in requests] == [0, 1]
     for request in requests:
@@ -253,8 +236,8 @@ def test_context_with_less_room_than_counted_fails_nobody(
     model: Model, start_runner: Callable[..., LlamaCppRunner]
 ) -> None:
     run = Run.of(start_runner(num_kv_cells=256), num_kv_cells=1024)
-    prompt = encode(model, PROMPTS["long"])[:90]
-    requests = [run.add(name, prompt, max_tokens=12, source=name) for name in ("a", "b", "c", "d")]
+    prompts = {name: long_text(model, 90, seed=seed) for seed, name in enumerate("abcd")}
+    requests = [run.add(name, prompt, max_tokens=12, source=name) for name, prompt in prompts.items()]
     run.step()
     assert run.step().result.out_of_room
     assert [r.status for r in requests].count(RequestStatus.PREEMPTED) == 1
@@ -282,8 +265,37 @@ def test_aborted_request_leaves_its_sequence_empty(model: Model, start_runner: C
     run.step()
     run.engine.abort("a")
     run.finish()
-    assert [run.runner._context.stored_length(seq_id) for seq_id in range(8)] == [0] * 8
+    assert all(not run.runner._sequences.positions(seq_id) for seq_id in range(8))
     assert len(run.tokens["b"]) == 20
+
+
+def test_texts_agree_with_each_alone_with_everything_on(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    """Shared beginnings, sequences kept, evicted, saved and restored, parking, guesses; and too few cells for it."""
+    runner = start_runner(num_kv_cells=768, max_num_seqs=3, num_cached_seqs=4, max_drafts=15)
+    run = Run.of(
+        runner,
+        max_kept_cells=None,
+        host_bytes=2**28,
+        kv_bytes_per_token=runner.limits.kv_bytes_per_token,
+        max_drafts=15,
+        max_chunk_tokens=64,
+    )
+    common = long_text(model, 150)
+    kinds: set[KVOpKind] = set()
+    for number in range(12):
+        beginning = common if number % 3 else long_text(model, 300, seed=number)
+        prompt = [*beginning, *encode(model, f" {number}. The next numbers are 4, 5, 6, 4, 5, 6, 4, 5,")[1:]]
+        run.add(str(number), prompt, max_tokens=24, source=f"s{number % 4}")
+        for _ in range(6):
+            kinds |= {op.kind for op in run.step().plan.kv_ops}
+    while run.engine.has_work:
+        kinds |= {op.kind for op in run.step().plan.kv_ops}
+    assert kinds >= {KVOpKind.SHARE, KVOpKind.DROP}
+    for request in run.requests:
+        assert len(run.tokens[request.request_id]) == 24
+        assert_agrees(model, request, run.tokens[request.request_id])
 
 
 # ---- limits and loading -----------------------------------------------------------------------------
@@ -304,7 +316,7 @@ def test_all_end_tokens_of_the_vocabulary_are_known(start_runner: Callable[..., 
 def test_warm_up_leaves_nothing_behind(start_runner: Callable[..., LlamaCppRunner]) -> None:
     runner = start_runner(num_kv_cells=256)
     runner.warm_up()
-    assert runner._context.length(0) == runner._context.stored_length(0) == 0
+    assert (runner._sequences.length(0), runner._sequences.positions(0)) == (0, range(0))
 
 
 def test_broken_file_is_a_load_error(tmp_path: Path) -> None:
@@ -325,7 +337,7 @@ def test_device_is_never_quietly_another() -> None:
         assert resolve_device("auto") == resolve_device("cuda") == "cuda"
     else:
         assert resolve_device("auto") == "cpu"
-        with pytest.raises(ModelLoadError, match="no GPU"):
+        with pytest.raises(DeviceUnavailable, match="no GPU"):
             resolve_device("cuda")
 
 

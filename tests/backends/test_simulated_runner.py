@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from homeai.backends.simulated.runner import SIMULATED_TOKEN, CostModel, SimulatedRunner
+from homeai.backends.simulated.runner import LinearCost, SimulatedRunner, output_token
 from homeai.clock import VirtualClock
 from homeai.scheduling.plan import Chunk, KVOp, KVOpKind, StepPlan
 from tests.engine.factories import limits_of
 from tests.scheduling.factories import create_requests, create_scheduler
 
-COST = CostModel(step_s=1.0, decode_token_s=0.1, prefill_token_s=0.01)
+COST = LinearCost(step_s=1.0, decode_token_s=0.1, prefill_token_s=0.01)
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def clock() -> VirtualClock:
 @pytest.fixture
 def runner(clock: VirtualClock) -> SimulatedRunner:
     runner = SimulatedRunner(limits_of(create_scheduler(num_kv_cells=100).config), clock, COST)
-    for request in create_requests(3):
+    for request in create_requests(3, num_prompt_tokens=90):
         runner.add(request)
     return runner
 
@@ -43,7 +43,7 @@ def test_token_is_drawn_where_one_is_asked_for(runner: SimulatedRunner) -> None:
     plan.chunks += prefill(1, 0, 5, num_outputs=1).chunks
     result = runner.execute(plan)
     assert result.num_computed == [10, 5]
-    assert [t and t.token_id for t in result.sampled] == [None, SIMULATED_TOKEN]
+    assert [[token.token_id for token in tokens] for tokens in result.sampled] == [[], [output_token(0)]]
 
 
 def test_cells_are_held_until_they_are_dropped(runner: SimulatedRunner) -> None:
@@ -65,7 +65,7 @@ def test_without_room_nothing_is_computed_but_drops_stay(runner: SimulatedRunner
     plan = prefill(2, 0, 80)
     plan.kv_ops = [KVOp(KVOpKind.DROP, 1)]
     result = runner.execute(plan)
-    assert (result.out_of_room, result.num_computed, result.sampled) == (True, [0], [None])
+    assert (result.out_of_room, result.num_computed, result.sampled) == (True, [0], [()])
     assert [runner.length(seq_id) for seq_id in range(3)] == [60, 0, 0]
 
 
@@ -85,3 +85,36 @@ def test_plan_for_a_request_that_is_gone_is_a_bug(runner: SimulatedRunner) -> No
     runner.remove("default-0")
     with pytest.raises(AssertionError, match="default-0 is not live"):
         runner.execute(prefill(0, 0, 1))
+
+
+def test_shared_tokens_take_no_new_cells(runner: SimulatedRunner) -> None:
+    runner.execute(prefill(0, 0, 10))
+    plan = StepPlan(kv_ops=[KVOp(KVOpKind.SHARE, 1, other=0, length=8)])
+    runner.execute(plan)
+    assert (runner.length(1), runner.num_cells_used) == (8, 10)
+    runner.execute(StepPlan(kv_ops=[KVOp(KVOpKind.DROP, 0)]))
+    assert (runner.length(1), runner.num_cells_used) == (8, 8)
+
+
+def test_what_was_shared_must_be_what_the_request_begins_with(runner: SimulatedRunner) -> None:
+    runner.execute(prefill(0, 0, 10))
+    plan = prefill(1, 8, 1)
+    plan.kv_ops = [KVOp(KVOpKind.SHARE, 1, other=0, length=8)]
+    with pytest.raises(AssertionError, match="another one's tokens"):
+        runner.execute(plan)
+
+
+def test_saved_sequence_comes_back(runner: SimulatedRunner) -> None:
+    runner.execute(prefill(0, 0, 10))
+    runner.execute(StepPlan(kv_ops=[KVOp(KVOpKind.SAVE, 0, other=1, length=10), KVOp(KVOpKind.DROP, 0)]))
+    assert (runner.num_cells_used, runner.num_saved) == (0, 1)
+    runner.execute(StepPlan(kv_ops=[KVOp(KVOpKind.RESTORE, 2, other=1, length=10), KVOp(KVOpKind.FORGET, -1, other=1)]))
+    assert (runner.length(2), runner.num_saved) == (10, 0)
+    plan = StepPlan(chunks=[Chunk("default-0", 2, 10, 0, 0)])
+    runner.execute(plan)
+
+
+def test_cut_sequence_keeps_its_head(runner: SimulatedRunner) -> None:
+    runner.execute(prefill(0, 0, 10))
+    runner.execute(StepPlan(kv_ops=[KVOp(KVOpKind.TRUNCATE, 0, length=4)]))
+    assert (runner.length(0), runner.num_cells_used) == (4, 4)

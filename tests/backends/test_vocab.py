@@ -91,6 +91,19 @@ def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
         Vocabulary.load(path)
 
 
+@given(st.text())
+@settings(deadline=None)
+def test_text_never_takes_fewer_tokens_than_its_size_says(vocabulary: Vocabulary, text: str) -> None:
+    for prompt in (text, text * 50, vocabulary.escape(text) * 2):
+        assert vocabulary.min_tokens(prompt) <= len(vocabulary.encode_prompt(prompt))
+        assert vocabulary.min_tokens(prompt) <= len(vocabulary.encode(prompt))
+
+
+def test_size_of_a_text_says_nearly_how_many_tokens_the_longest_ones_would_be(vocabulary: Vocabulary) -> None:
+    assert vocabulary.min_tokens("x" * 48_000) == 1000
+    assert vocabulary.min_tokens(vocabulary.escape("<bos>")) == vocabulary.min_tokens("x") == 1
+
+
 # ---- text without special texts --------------------------------------------------------------------
 
 

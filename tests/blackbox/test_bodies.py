@@ -158,7 +158,7 @@ FLOATS = [
     *["temperature", "top_p", "min_p", "repeat_penalty", "repetition_penalty"],
     *["presence_penalty", "frequency_penalty", "sse_ping_interval"],
 ]
-BOOLEANS = ["stream", "ignore_eos"]
+BOOLEANS = ["stream", "ignore_eos", "cache_prompt"]
 STRINGS = ["model", "user"]
 OBJECTS = ["stream_options", "logit_bias", "response_format"]
 

@@ -84,7 +84,7 @@ async def test_others_go_on_while_a_long_prompt_is_read(daemon: Daemon) -> None:
     async with daemon.async_client() as client:
         writer = Stream(client, exactly(3000), source="writer")
         await writer.begun()
-        reader = Stream(client, exactly(2, document(1500)), source="reader")
+        reader = Stream(client, exactly(2, document(1500), cache_prompt=False), source="reader")
         await eventually_async(lambda: running(daemon, "reader"))
         num_before = len(writer.events)
         assert (await client.get("/health")).json() == {"status": "ok"}
@@ -99,7 +99,7 @@ async def test_others_go_on_while_a_long_prompt_is_read(daemon: Daemon) -> None:
 async def test_a_chat_that_comes_after_a_long_document_starts_before_it(daemon: Daemon, documents: str) -> None:
     async with daemon.async_client() as client:
         assert (await Stream(client, exactly(5, "Hello"), source="chat").ended()).num_tokens == 5
-        long = Stream(client, exactly(3, document(1500)), source=documents)
+        long = Stream(client, exactly(3, document(1500), cache_prompt=False), source=documents)
         await eventually_async(lambda: running(daemon, documents))
         short = Stream(client, exactly(3, "Hello again"), source="chat")
         await short.begun()
@@ -135,7 +135,7 @@ async def talker(client: httpx.AsyncClient) -> AsyncIterator[Stream]:
     await stream.leave()
 
 
-async def test_beyond_the_bound_of_a_class_requests_are_refused_and_not_queued(
+async def test_beyond_the_bound_of_a_class_requests_are_refused_and_not_queued_a9(
     narrow: Daemon, client: httpx.AsyncClient, talker: Stream
 ) -> None:
     streams = [Stream(client, exactly(3), source=f"excess-{i}") for i in range(5)]

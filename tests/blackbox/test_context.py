@@ -49,6 +49,17 @@ def test_prompt_that_does_not_fit_is_refused_before_any_byte_of_an_answer(
     assert_serves(small)
 
 
+@pytest.mark.parametrize("body", [{"prompt": "word " * 1_600_000}, user("word " * 1_600_000)], ids=["text", "message"])
+def test_text_that_is_much_too_long_is_refused_by_its_size(small: Daemon, body: dict[str, object]) -> None:
+    """Nobody waits for eight megabytes to be tokenised; both sides are named all the same."""
+    error = error_of(post(small, body | {"max_tokens": 1}))
+    num_tokens, limit = error["n_prompt_tokens"], error["n_ctx"]
+    assert limit == MAX_LEN - 1
+    assert 100_000 < num_tokens < 1_600_000
+    assert error["message"].startswith(f"prompt is too long: at least {num_tokens} tokens > {limit} maximum")
+    assert error["code"] == "context_length_exceeded"
+
+
 def test_prompt_may_leave_room_for_one_token_only(small: Daemon) -> None:
     answer = ask(small, prompt=document(MAX_LEN - 1), max_tokens=5, ignore_eos=True)
     assert (answer.num_tokens, answer.finish_reason) == (1, "length")

@@ -62,11 +62,12 @@ async def test_client_that_leaves_frees_its_place_and_disturbs_nobody(
     prompt: str | list[int],
 ) -> None:
     async with two_seats.async_client() as client:
-        neighbours = [Stream(client, exactly(64), source="neighbour") for _ in range(num_neighbours)]
+        neighbours = [Stream(client, exactly(64), source=f"neighbour-{i}") for i in range(num_neighbours)]
         for neighbour in neighbours:
             await neighbour.begun()
         num_ledger_rows = len(two_seats.ledger_rows("victim"))
-        victim = await Connection.ask(two_seats.url, exactly(2000, prompt, stream=streams), source="victim")
+        body = exactly(2000, prompt, stream=streams, cache_prompt=False)
+        victim = await Connection.ask(two_seats.url, body, source="victim")
         await eventually_async(lambda: (seen := two_seats.live("victim")) and state(seen))
         await victim.leave()
         await eventually_async(lambda: two_seats.live("victim") is None)
@@ -77,7 +78,7 @@ async def test_client_that_leaves_frees_its_place_and_disturbs_nobody(
     assert [(row["status"], row["finish_reason"]) for row in rows] == [(499, "abort")]
 
 
-async def test_client_that_leaves_the_queue_was_never_computed(one_seat: Daemon) -> None:
+async def test_client_that_leaves_the_queue_was_never_computed_a2(one_seat: Daemon) -> None:
     async with one_seat.async_client() as client:
         first = Stream(client, exactly(60))
         await first.begun()
@@ -89,10 +90,10 @@ async def test_client_that_leaves_the_queue_was_never_computed(one_seat: Daemon)
     assert (row["num_output_tokens"], row["queue_s"], row["ttft_s"]) == (0, None, None)
 
 
-async def test_answer_is_the_same_whoever_leaves_the_queue_behind_it(one_seat: Daemon) -> None:
+async def test_answer_is_the_same_whoever_leaves_the_queue_behind_it_a3(one_seat: Daemon) -> None:
     async with one_seat.async_client() as client:
-        alone = await Stream(client, exactly(60)).ended()
-        first = Stream(client, exactly(60))
+        alone = await Stream(client, exactly(60, cache_prompt=False)).ended()
+        first = Stream(client, exactly(60, cache_prompt=False))
         await first.begun()
         second = await Connection.ask(one_seat.url, exactly(500), source="leaves-behind")
         await eventually_async(lambda: one_seat.live("leaves-behind"))
@@ -100,7 +101,7 @@ async def test_answer_is_the_same_whoever_leaves_the_queue_behind_it(one_seat: D
         assert (await first.ended()).text == alone.text
 
 
-async def test_request_after_a_disconnect_is_served(daemon: Daemon) -> None:
+async def test_request_after_a_disconnect_is_served_a5(daemon: Daemon) -> None:
     async with daemon.async_client() as client:
         stream = Stream(client, ENDLESS)
         await stream.begun()
@@ -120,7 +121,7 @@ async def test_several_choices_end_together_when_their_client_leaves(daemon: Dae
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_a_stream_read_to_its_end_leaves_the_connection_usable(daemon: Daemon, path: str) -> None:
+def test_a_stream_read_to_its_end_leaves_the_connection_usable_a6(daemon: Daemon, path: str) -> None:
     message = {"messages": [{"role": "user", "content": "Hello"}]} if path == CHAT else {"prompt": "Hello"}
     body = message | {"max_tokens": 4, "stream": True}
     with daemon.client(limits=httpx.Limits(max_connections=1)) as client:
@@ -130,7 +131,7 @@ def test_a_stream_read_to_its_end_leaves_the_connection_usable(daemon: Daemon, p
         assert client.post(path, json=message | {"max_tokens": 4}).is_success
 
 
-async def test_a_second_request_does_not_interrupt_the_first(daemon: Daemon) -> None:
+async def test_a_second_request_does_not_interrupt_the_first_a8(daemon: Daemon) -> None:
     async with daemon.async_client() as client:
         first = Stream(client, exactly(40))
         await first.begun()

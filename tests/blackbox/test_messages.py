@@ -56,7 +56,7 @@ def test_conversation_is_answered(daemon: Daemon, messages: list[dict[str, objec
         [{"type": "text", "text": USER["content"]}],
         [{"type": "text", "text": USER["content"], "cache_control": {"type": "ephemeral"}}],
     ],
-    ids=["string", "parts", "part-with-more"],
+    ids=["string", "F6-parts", "part-with-more"],
 )
 def test_content_may_be_text_or_parts(daemon: Daemon, content: object) -> None:
     assert chat(daemon, {"role": "user", "content": content}) == ANSWER
@@ -85,7 +85,7 @@ def test_several_system_messages_are_one(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("messages", "param", "word"),
     [
-        ([], "messages", "empty"),
+        pytest.param([], "messages", "empty", id="F2"),
         ("hi", "messages", "list"),
         ({}, "messages", "list"),
         (5, "messages", "list"),
@@ -99,7 +99,7 @@ def test_several_system_messages_are_one(daemon: Daemon) -> None:
         ([{"content": "x"}], "messages[0].role", "required"),
         ([{"role": None, "content": "x"}], "messages[0].role", "string"),
         ([{"role": 5, "content": "x"}], "messages[0].role", "string"),
-        ([{"role": "banana", "content": "x"}], "messages[0].role", "banana"),
+        pytest.param([{"role": "banana", "content": "x"}], "messages[0].role", "banana", id="F12"),
         ([{"role": "User", "content": "x"}], "messages[0].role", "User"),
         ([{"role": "", "content": "x"}], "messages[0].role", "''"),
         ([USER, {"role": "🍌", "content": "x"}], "messages[1].role", "🍌"),

@@ -1,4 +1,7 @@
-"""The shapes that clients rely on: whole answers, streams, errors, models, hosts. Cases E17, H1, H3, H8."""
+"""The shapes that clients rely on: whole answers, streams, errors, models, hosts.
+
+Cases E17, H1, H3, H4, H8.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import httpx
 import pytest
 
 from tests.blackbox.asking import BOTH_WAYS, GREEDY, ONE_TOKEN, ONE_WORD, ask, error_of, events, post
-from tests.daemon import Daemon
+from tests.daemon import Daemon, eventually
 from tests.streaming import CHAT, COMPLETIONS, document, exactly
 
 BODIES = {"completion": exactly(4), "chat": {"messages": ONE_WORD["messages"], "max_tokens": 4} | GREEDY}
@@ -66,6 +69,7 @@ def test_role_comes_once_with_the_first_delta(daemon: Daemon, max_tokens: int) -
 
 @any_endpoint
 def test_usage_is_a_last_chunk_without_choices_when_asked_for(daemon: Daemon, body: dict[str, object]) -> None:
+    body = body | {"cache_prompt": False}
     options = {"stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(post(daemon, body | options))
     assert last["choices"] == []
@@ -73,9 +77,28 @@ def test_usage_is_a_last_chunk_without_choices_when_asked_for(daemon: Daemon, bo
     assert all(chunk["choices"] for chunk in chunks)
 
 
+@both_ways
+@any_endpoint
+@pytest.mark.parametrize("cache_prompt", [True, False])
+def test_part_of_the_prompt_that_was_cached_is_told(
+    daemon: Daemon, cache_prompt: bool, body: dict[str, object], stream: bool
+) -> None:
+    """None of it is when the client wants all of it computed."""
+    usages = [ask(daemon, stream=stream, **body, cache_prompt=cache_prompt).usage for _ in range(2)]
+    for usage in usages:
+        num_cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert 0 <= num_cached < usage["prompt_tokens"]
+        assert cache_prompt or num_cached == 0
+
+
+def test_long_stream_ends_with_done_h4(daemon: Daemon) -> None:
+    *texts, _end = events(post(daemon, exactly(200, stream=True, stop="\n\n\n\n")))
+    assert len(texts) > 20
+
+
 def test_stream_is_silent_only_as_long_as_was_asked_for(daemon: Daemon) -> None:
     """A comment that every client skips, while a long prompt is read; none where nothing is awaited."""
-    body = {"prompt": document(1500), "max_tokens": 1, "stream": True}
+    body = {"prompt": document(1500), "max_tokens": 1, "stream": True, "cache_prompt": False}
     assert b"\n\n:\n\n" in b"\n\n" + post(daemon, body | {"sse_ping_interval": 0.1}).content
     assert b":\n\n" not in post(daemon, ONE_TOKEN | {"stream": True}).content.replace(b"data:", b"")
 
@@ -299,6 +322,33 @@ def test_every_answer_says_which_one_it_is(daemon: Daemon, name: str) -> None:
         responses = [client.get(path) for path in ("/", "/health", "/metrics", "/api/status", "/v1/models", "/nope")]
     responses += [post(daemon, ONE_TOKEN), post(daemon, ONE_TOKEN | {"stream": True}), post(daemon, b"")]
     assert len({response.headers[name] for response in responses}) == len(responses)
+
+
+@any_endpoint
+@both_ways
+def test_answer_header_and_ledger_share_one_id(daemon: Daemon, body: dict[str, object], stream: bool) -> None:
+    path, source = (CHAT if "messages" in body else COMPLETIONS), f"ids-{'messages' in body}-{stream}"
+    headers = {"X-HomeAI-Source": source}
+    with daemon.client(headers=headers) as client:
+        own = client.post(path, json=body | {"stream": stream})
+        chosen = client.post(path, json=body | {"stream": stream, "n": 2}, headers={"X-Request-Id": "mine-1"})
+        refused = client.post(path, json=body | {"n": 99}, headers={"X-Request-Id": "mine-2"})
+    ids = [id_of(own), id_of(chosen)]
+    assert own.headers["x-request-id"] == ids[0]
+    assert [chosen.headers["x-request-id"], refused.headers["x-request-id"]] == ["mine-1", "mine-2"]
+    rows = eventually(lambda: (found := daemon.ledger_rows(source))[3:] and found)
+    expected = {(ids[0], None), (ids[1], "mine-1"), (f"{ids[1]}-1", "mine-1")}
+    assert {(row["request_id"], row["client_request_id"]) for row in rows if row["status"] == 200} == expected
+    assert [row["client_request_id"] for row in rows if row["status"] == 400] == ["mine-2"]
+
+
+def id_of(response: httpx.Response) -> str:
+    """Of the answer, without the prefix of its kind."""
+    is_stream = response.headers["content-type"].startswith("text/event-stream")
+    answer = events(response)[0] if is_stream else response.json()
+    prefix, _, identifier = answer["id"].partition("-")
+    assert prefix == ("chatcmpl" if "chat" in answer["object"] else "cmpl")
+    return str(identifier)
 
 
 # ---- hosts -------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ SOURCES = """sources=[
   {name: kitchen, class: voice, match: {header: [wyoming-kitchen]}},
   {name: desk, class: coding, match: {user: [alice]}},
   {name: robot, class: background, match: {key: [robot]}},
+  {name: lamp, class: voice, match: {user: [lamp]}},
 ]"""
 SECRET = "xyzzyplugh"
 
@@ -54,6 +55,8 @@ def new_row(daemon: Daemon, source: str, act: Callable[[], object]) -> dict[str,
         ("stranger", None, "stranger", "interactive"),
         (None, "alice", "desk", "coding"),
         (None, "bob", "bob", "interactive"),
+        (None, "lamp", "lamp", "interactive"),  # anybody can say so: no class above the default one
+        (None, "kitchen", "default", "interactive"),  # nor a source that does not list it
         ("kitchen", "alice", "kitchen", "voice"),
     ],
 )
@@ -147,6 +150,17 @@ def test_answer_cut_at_a_stop_string_counts_to_it(house: Daemon) -> None:
     row = new_row(house, "stops", lambda: ask(house, headers, prompt=prompt, stop="17", max_tokens=60))
     assert (row["status"], row["finish_reason"]) == (200, "stop")
     assert 0 < row["num_output_tokens"] < 60
+
+
+def test_usage_and_ledger_count_alike_wherever_an_answer_ends(house: Daemon) -> None:
+    """At the stop string, at the limit, and at both in one token."""
+    for max_tokens in range(1, 9):
+        fields = {"prompt": "A B C D E F G H I J K", "stop": "N O", "max_tokens": max_tokens, "n": 2}
+        with house.client(headers={"X-HomeAI-Source": f"cut-{max_tokens}"}) as client:
+            answer = client.post(COMPLETIONS, json=exactly(1) | fields).json()
+        rows = eventually(lambda n=max_tokens: (found := house.ledger_rows(f"cut-{n}"))[1:] and found)
+        assert sum(row["num_output_tokens"] for row in rows) == answer["usage"]["completion_tokens"]
+        assert [row["finish_reason"] for row in rows] == [choice["finish_reason"] for choice in answer["choices"]]
 
 
 async def test_aborted_request_is_in_the_ledger(house: Daemon) -> None:

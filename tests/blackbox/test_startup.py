@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from homeai.backends.llamacpp.binding import supports_gpu
 from tests.daemon import Daemon, eventually, eventually_async, free_port
-from tests.streaming import COMPLETIONS
+from tests.streaming import COMPLETIONS, exactly
 
 Serve = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -114,6 +115,65 @@ def test_open_to_the_network_is_allowed_when_it_is_meant(start_daemon: Callable[
         assert client.get("/health").is_success
 
 
+# ---- a ledger that cannot be used ----------------------------------------------------------------------
+
+
+def test_broken_ledger_keeps_nobody_out_who_needs_no_key(model_path: Path, tmp_path: Path) -> None:
+    """It is said, the file is left as it is, and what happens is kept once it was moved away."""
+    path, letter = tmp_path / "ledger.db", b"this is a letter, not a ledger" * 100
+    path.write_bytes(letter)
+    with Daemon.start(model_path, tmp_path) as daemon:
+        with daemon.client() as client:
+            assert client.post(COMPLETIONS, json=exactly(1)).is_success
+        (note,) = daemon.status()["notes"]
+        assert "not a database" in note
+        assert path.read_bytes() == letter
+        for subject in ("keys", "ledger"):
+            assert sum(f"homeai.{subject}: " in line and " WARNING " in line for line in daemon.log) == 1
+        path.rename(tmp_path / "letter")
+        eventually(lambda: any("the ledger is written again" in line for line in daemon.log))
+        eventually(lambda: daemon.ledger_rows("default"))
+        eventually(lambda: daemon.status()["notes"] == [])
+        assert daemon.stop() == 0
+    assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_broken_ledger_keeps_everybody_out_who_needs_a_key(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"this is a letter, not a ledger" * 100)
+    with Daemon.start(model_path, tmp_path, "server.auth=keys") as daemon, daemon.client() as client:
+        for headers in ({}, {"Authorization": "Bearer hai_x"}):
+            refused = client.post(COMPLETIONS, json=exactly(1), headers=headers)
+            assert refused.status_code == 503
+            assert "keys cannot be read" in refused.json()["error"]["message"]
+            assert int(refused.headers["retry-after"]) > 0
+        assert client.get("/health").is_success
+
+
+# ---- a device that is not there ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(supports_gpu(), reason="this machine has a GPU")
+def test_device_that_is_not_there_is_waited_for(model_path: Path, tmp_path: Path) -> None:
+    """As at boot, before the driver is up: no failure, no restart storm, no quiet run on the CPU."""
+    engines: set[int] = set()
+    with Daemon.launch(model_path, tmp_path, "model.device=cuda", port=free_port()) as daemon:
+        eventually(lambda: any("the device is unavailable" in line for line in daemon.log))
+        status = daemon.status()
+        assert status["state"] == "loading"
+        assert "no GPU" in status["failure"]
+        with daemon.client() as client:
+            health = client.get("/health")
+            assert (health.status_code, health.json()["error"]["message"]) == (503, status["failure"])
+            refused = client.post(COMPLETIONS, json=exactly(1))
+            assert refused.status_code == 503
+            assert status["failure"] in refused.json()["error"]["message"]
+            assert int(refused.headers["retry-after"]) > 0
+        eventually(lambda: engines.update(engine.pid for engine in daemon.engines) or len(engines) > 1)
+        assert daemon.stop() == 0
+    assert sum("the device is unavailable" in line for line in daemon.log) == 1
+    assert not any(" ERROR " in line or "Traceback" in line for line in daemon.log)
+
+
 # ---- model files ---------------------------------------------------------------------------------------
 
 
@@ -194,6 +254,14 @@ def test_broken_model_file_is_one_error_and_a_daemon_that_says_so(
     (error,) = [line for line in daemon.log if " ERROR " in line]
     assert status["failure"] in error
     assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_model_may_be_stretched_and_the_owner_is_told(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon("scheduler.kv_cells=33000", "scheduler.max_model_len=33000", "model.kv_type=q4_0")
+    (note,) = daemon.status()["notes"]
+    assert "scheduler.max_model_len is 33000" in note
+    assert "trained for 32768" in note
+    assert sum(note in line and " WARNING " in line for line in daemon.log) == 1
 
 
 def does_not_compile(path: Path) -> None:

@@ -32,8 +32,8 @@ def _daemon_is_unharmed(daemon: Daemon) -> Iterator[None]:
 @pytest.mark.parametrize("name", COPIES)
 def test_characters_come_whole_and_a_stream_says_what_a_whole_answer_says(daemon: Daemon, name: str) -> None:
     prompt, expected = COPIES[name]
-    whole = ask(daemon, prompt=prompt, max_tokens=16, **GREEDY)
-    streamed = ask(daemon, stream=True, prompt=prompt, max_tokens=16, **GREEDY)
+    fields = {"prompt": prompt, "max_tokens": 16, "cache_prompt": False}
+    whole, streamed = (ask(daemon, stream=stream, **fields, **GREEDY) for stream in BOTH_WAYS)
     assert expected in whole.text
     assert "\ufffd" not in whole.text
     assert all("\ufffd" not in piece for piece in streamed.pieces[0])

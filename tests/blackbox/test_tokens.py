@@ -86,6 +86,7 @@ OPTIONAL = [
         "seed",
         "stop",
         "ignore_eos",
+        "cache_prompt",
         "user",
     ],
     *["sse_ping_interval", "response_format", "grammar", "json_schema", "logprobs"],

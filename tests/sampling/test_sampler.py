@@ -104,6 +104,18 @@ def test_penalties_come_after_bias() -> None:
     assert draw([-5.0, 0.0, 2.0], params, prompt=(0,)).token_id == 0
 
 
+def test_rows_of_one_request_are_drawn_in_turn() -> None:
+    """Each knows what the ones before it drew: with a ban on repeating itself no token comes twice."""
+    params = SamplingParams(temperature=0.0, presence_penalty=1000.0, repeat_last_n=-1)
+    state, sampler = SamplerState(params, []), BatchSampler(6, [])
+    rows = np.array([[0, 1, 2, 3, 4, 5]] * 4, np.float32)
+    drawn = []
+    for row in range(4):
+        drawn.append(sampler.draw(rows, row, state, row).token_id)
+        state.observe(drawn[-1])
+    assert drawn == [5, 4, 3, 2]
+
+
 def test_logits_and_states_are_left_as_they_are() -> None:
     logits = random_logits(4, len(KINDS), 100)
     before = logits.copy()

@@ -23,7 +23,7 @@ CACHE_KEYS |= {"max_kept_cells", "host_bytes"}
 
 
 def create_scheduler(**config: object) -> Scheduler:
-    """Keys of `SchedulerConfig` and of its `CacheConfig`; `num_kv_cells`, `class_weights`, `queue_timeouts_s` are short.
+    """Keys of `SchedulerConfig` and of its `CacheConfig`, and `num_kv_cells`, `class_weights`, `queue_timeouts_s`.
 
     Left out: nothing is kept for reuse, a step is bounded by its tokens and not by time, no class has targets.
     """

@@ -123,7 +123,7 @@ class House:
         at, aborts, todo = 0.0, {}, []
         for number, arrival in enumerate(arrivals):
             at += arrival.after_s
-            prompt = prompt_of(arrival, number, [request for request in todo])
+            prompt = prompt_of(arrival, number, todo)
             request = Request(
                 f"r{number}",
                 prompt,

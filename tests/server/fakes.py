@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
+
 from homeai import config
 from homeai.hardware import GPU, Memory
 from homeai.keys import KeyStore
@@ -19,6 +21,7 @@ from homeai.server.service import Service
 from homeai.server.sources import Sources
 from homeai.server.supervisor import Supervisor
 
+QUEUE_TIMEOUT_S = 3600.0
 READY = EngineReady(num_kv_cells=16384, max_model_len=8192, device="cpu", model_bytes=1, kv_bytes=2, load_s=0.5)
 STATS = StepStats(
     step=1,
@@ -89,6 +92,7 @@ class FakeText:
 
     name = "gemma"
     max_model_len = 8192
+    notes = ("a note",)
     template_kind = "chat template"
 
     def knows(self, name: str | None) -> bool:
@@ -116,7 +120,9 @@ def make_service(keys: KeyStore, *settings: tuple[str, str], ledger: FakeLedger 
         config=loaded,
         model_file="gemma.gguf",
         supervisor=supervisor,
-        client=EngineClient(supervisor, Door(dict.fromkeys(loaded.classes, 1000), 8)),
+        client=EngineClient(
+            supervisor, Door(dict.fromkeys(loaded.classes, 1000), 8), dict.fromkeys(loaded.classes, QUEUE_TIMEOUT_S)
+        ),
         sources=Sources(loaded.sources, loaded.classes, loaded.scheduler.default_class),
         keys=keys,
         books=Books(Metrics(), ledger),
@@ -146,17 +152,26 @@ def output(request_id: str, output_index: int, token_id: int = 7) -> Output:
     return Output(request_id, output_index, SampledToken(token_id))
 
 
-def finished(request_id: str, reason: FinishReason = FinishReason.STOP, *, num_output_tokens: int = 0) -> Finished:
-    return Finished(request_id, reason, 1.0, 2.0, num_output_tokens, 0, 0.0)
+def finished(
+    request_id: str,
+    reason: FinishReason = FinishReason.STOP,
+    *,
+    num_output_tokens: int = 0,
+    num_cached_tokens: int = 0,
+) -> Finished:
+    return Finished(request_id, reason, 1.0, 2.0, num_output_tokens, 0, 0.0, num_cached_tokens=num_cached_tokens)
 
 
 def step(
-    *news: Output | Finished, admitted: tuple[str, ...] = (), progress: list[Progress] | None = None
+    *news: Output | Finished,
+    admitted: tuple[str, ...] = (),
+    progress: list[Progress] | None = None,
+    step_s: float = 0.0,
 ) -> StepOutputs:
     return StepOutputs(
         outputs=[item for item in news if isinstance(item, Output)],
         admitted=list(admitted),
         finished=[item for item in news if isinstance(item, Finished)],
-        stats=STATS,
+        stats=msgspec.structs.replace(STATS, step_s=step_s),
         progress=progress,
     )

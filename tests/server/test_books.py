@@ -18,7 +18,7 @@ from homeai.server.sources import Identity
 from tests.server.fakes import STATS, FakeLedger, make_add
 
 ARRIVAL_AT = 100.0
-ENGINE = Finished("a", FinishReason.STOP, 101.0, 102.5, 5, 2, 0.25)
+ENGINE = Finished("a", FinishReason.STOP, 101.0, 102.5, 5, 2, 0.25, num_cached_tokens=64)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def make_record(
     reason: FinishReason = FinishReason.STOP, error: RequestError | None = None, engine: Finished | None = ENGINE
 ) -> Record:
     add = msgspec.structs.replace(make_add("a", num_prompt_tokens=130), arrival_at=ARRIVAL_AT)
-    generation = Generation(add, "/v1/completions", num_output_tokens=5)
+    generation = Generation(add, "/v1/completions", "theirs", num_output_tokens=5, num_cached_tokens=64)
     return Record(generation, reason, error, ARRIVAL_AT + 4.0, engine)
 
 
@@ -47,8 +47,9 @@ def test_row_has_the_engine_s_instants_as_durations(books: Books, ledger: FakeLe
     (row,) = ledger.rows
     assert (row.queue_s, row.ttft_s, row.e2e_s) == (1.0, 2.5, 4.0)
     assert (row.parked_s, row.num_preemptions) == (0.25, 2)
-    assert (row.num_prompt_tokens, row.num_output_tokens) == (130, 5)
-    assert (row.request_id, row.api, row.model) == ("a", "/v1/completions", "gemma")
+    assert (row.num_prompt_tokens, row.num_cached_tokens, row.num_output_tokens) == (130, 64, 5)
+    assert (row.request_id, row.client_request_id) == ("a", "theirs")
+    assert (row.api, row.model) == ("/v1/completions", "gemma")
     assert (row.source, row.fairness_class) == ("kitchen", "interactive")
     assert row.prefix_hashes == prefix_block_hashes(list(range(130)))
     assert before - 4.0 <= row.arrival <= time.time() - 4.0

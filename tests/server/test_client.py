@@ -16,19 +16,27 @@ from homeai.request import FinishReason, WaitReason
 from homeai.server.admission import Door
 from homeai.server.client import MAX_BUFFERED_TOKENS, EngineClient, Record, Stream, TokenEvent
 from homeai.server.supervisor import State, Supervisor
-from tests.server.fakes import READY, STATS, FakeChild, finished, make_add, output, step, until
+from tests.server.fakes import QUEUE_TIMEOUT_S, READY, STATS, FakeChild, finished, make_add, output, step, until
 
 
 class Engine:
     """A client above a resident engine that does only what a test says; records how requests ended."""
 
-    def __init__(self, *, max_waiting: int = 8, max_num_seqs: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        max_waiting: int = 8,
+        max_num_seqs: int = 2,
+        queue_timeout_s: float = QUEUE_TIMEOUT_S,
+        is_resident: bool = True,
+    ) -> None:
         self.child = FakeChild()
         self.supervisor = Supervisor(lambda: self.child, ResidencyConfig())
         self.supervisor.spawn()
-        self.supervisor.state, self.supervisor.ready = State.RESIDENT, READY
+        if is_resident:
+            self.supervisor.state, self.supervisor.ready = State.RESIDENT, READY
         self.door, self.num_places = Door({"interactive": max_waiting}, max_num_seqs), max_waiting + max_num_seqs
-        self.client = EngineClient(self.supervisor, self.door)
+        self.client = EngineClient(self.supervisor, self.door, {"interactive": queue_timeout_s})
         self.records: list[Record] = []
         self.client.on_finished = self.records.append
 
@@ -212,14 +220,22 @@ async def test_stop_string_is_a_finish_whatever_the_engine_says_then(engine: Eng
     assert (engine.records[0].finish_reason, engine.records[0].error) == (FinishReason.STOP, None)
 
 
-async def test_stop_that_comes_after_the_end_cuts_the_usage_only(engine: Engine) -> None:
+async def test_stop_that_comes_after_the_end_cuts_the_counts(engine: Engine) -> None:
     stream = engine.submit("a")
     engine.client.handle(step(output("a", 0), output("a", 1), finished("a", FinishReason.LENGTH), admitted=("a",)))
+    assert engine.records == []  # its reader may still find a stop string in what it has not read
     engine.client.stop(stream, 0, num_output_tokens=1)
     list(stream.read())
     assert stream.is_over
-    assert stream.generations[0].num_output_tokens == 1
     assert engine.aborts == []
+    (record,) = engine.records
+    assert (record.finish_reason, record.generation.num_output_tokens) == (FinishReason.STOP, 1)
+
+
+async def test_client_learns_how_much_of_its_prompt_was_cached(engine: Engine) -> None:
+    stream = engine.submit("a")
+    engine.client.handle(step(finished("a", num_cached_tokens=2), admitted=("a",)))
+    assert stream.generations[0].num_cached_tokens == 2
 
 
 async def test_refused_request_fails_alone(engine: Engine) -> None:
@@ -380,12 +396,12 @@ def test_every_request_is_written_down_once_and_every_stream_ends(script: list[t
     for event, pick in script:
         play.play(event, pick)
     play.play("lose", 0)
-    ids = [record.generation.add.request_id for record in play.engine.records]
-    assert sorted(ids) == sorted(f"r{i}" for i in range(play.num_submitted))
     assert play.engine.is_empty
     for stream in play.streams:
         list(stream.read())
         assert stream.is_over or stream._error is not None
+    ids = [record.generation.add.request_id for record in play.engine.records]
+    assert sorted(ids) == sorted(f"r{i}" for i in range(play.num_submitted))
 
 
 async def test_what_the_server_cuts_off_is_booked_as_its_doing_and_what_a_client_leaves_is_not(engine: Engine) -> None:
@@ -395,3 +411,55 @@ async def test_what_the_server_cuts_off_is_booked_as_its_doing_and_what_a_client
     engine.client.abort_all()
     engine.client.handle(step(finished("cut", FinishReason.ABORT)))
     assert [type(record.error) for record in engine.records] == [type(None), NotReady]
+
+
+# ---- while the engine loads ----------------------------------------------------------------------------
+
+
+async def become_resident(engine: Engine) -> None:
+    engine.supervisor.start()
+    engine.child.say(READY)
+    await until(lambda: engine.supervisor.ready)
+
+
+async def test_request_that_its_client_leaves_during_the_load_ends_at_once_and_is_never_sent() -> None:
+    engine = Engine(is_resident=False)
+    left, staying = engine.submit("left"), engine.submit("staying")
+    for _ in range(2):
+        engine.client.abort(left)
+    assert [(r.generation.add.request_id, r.finish_reason) for r in engine.records] == [("left", FinishReason.ABORT)]
+    assert [generation.add.request_id for generation in engine.client.live] == ["staying"]
+    await become_resident(engine)
+    assert engine.heard == [staying.generations[0].add]
+    await engine.supervisor.stop()
+
+
+async def test_queue_timeout_runs_during_the_load_too() -> None:
+    engine = Engine(is_resident=False, queue_timeout_s=0.0)
+    stream = engine.submit("a", "b")
+    with pytest.raises(QueueTimeout, match="class interactive"):
+        await stream.wait()
+    assert [record.finish_reason for record in engine.records] == [FinishReason.TIMEOUT] * 2
+    assert engine.is_empty
+    await become_resident(engine)
+    assert engine.heard == []
+    await engine.supervisor.stop()
+
+
+async def test_queue_timeout_of_what_the_engine_knows_is_the_engine_s() -> None:
+    engine = Engine(is_resident=False, queue_timeout_s=0.01)
+    engine.submit("a")
+    await become_resident(engine)
+    await asyncio.sleep(0.02)  # the front end's own would have run out
+    assert engine.records == []
+    await engine.supervisor.stop()
+
+
+async def test_server_that_stops_during_the_load_tells_who_waits_at_once() -> None:
+    engine = Engine(is_resident=False)
+    stream = engine.submit("a")
+    engine.supervisor.drain()
+    engine.client.abort_all()
+    with pytest.raises(NotReady, match="before it was complete"):
+        await stream.wait()
+    assert engine.is_empty

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -237,6 +238,38 @@ async def test_id_that_the_client_chose_comes_back() -> None:
 
 async def test_chosen_id_is_bounded() -> None:
     assert (await ask_id("x" * 1000))["x-request-id"] == "x" * 128
+
+
+async def test_request_has_an_id_of_ours_beside_the_client_s() -> None:
+    """Two clients may choose the same."""
+    first, second = (FakeConnection([("x-request-id", "mine")]) for _ in range(2))
+    for connection in (first, second):
+        await RequestId(FakeApp())(connection.scope, connection.receive, connection.send)
+    states = [connection.scope["state"] for connection in (first, second)]
+    assert [state["client_request_id"] for state in states] == ["mine", "mine"]
+    assert states[0]["request_id"] != states[1]["request_id"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "host", "status"),
+    [
+        ("GET", "/nowhere", "localhost", 404),
+        ("PUT", "/v1/completions", "localhost", 405),
+        ("POST", "/v1/completions", "localhost", 400),
+        ("POST", "/v1/completions", "evil.example", 403),
+    ],
+)
+async def test_every_error_has_an_id_too(method: str, path: str, host: str, status: int, keys: KeyStore) -> None:
+    ledger = FakeLedger()
+    transport = httpx.ASGITransport(create_app(make_service(keys, ledger=ledger)), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+        own = await client.request(method, path, content=b"{")
+        chosen = await client.request(method, path, content=b"{", headers={"x-request-id": "mine"})
+    assert own.status_code == chosen.status_code == status
+    assert own.headers["x-request-id"]
+    assert chosen.headers["x-request-id"] == "mine"
+    expected = [(own.headers["x-request-id"], None), (ANY, "mine")] if status == 400 else []
+    assert [(row.request_id, row.client_request_id) for row in ledger.rows] == expected
 
 
 async def test_empty_id_is_none() -> None:

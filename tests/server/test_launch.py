@@ -107,6 +107,13 @@ def test_network_is_served_without_a_key_when_told_so(started: list[str], tmp_pa
     assert started == ["0.0.0.0"]
 
 
+def test_network_is_served_though_the_keys_cannot_be_read(started: list[str], tmp_path: Path) -> None:
+    """Nobody from there gets in, and this machine is served."""
+    (tmp_path / "ledger.db").write_bytes(b"not a database")
+    serve("server.host=0.0.0.0", tmp_path=tmp_path)
+    assert started == ["0.0.0.0"]
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_this_machine_needs_no_key(host: str, started: list[str], tmp_path: Path) -> None:
     serve(f"server.host='{host}'", tmp_path=tmp_path)
@@ -127,8 +134,9 @@ def test_child_is_told_the_settings() -> None:
     told = engine_config(make_config("scheduler.max_num_seqs=3", "model.num_threads=2", "model.device=cpu"), MODEL)
     assert (told.model_path, told.max_num_seqs, told.num_threads, told.device) == ("model.gguf", 3, 2, "cpu")
     assert told.max_model_len == 0  # the model's own
-    assert told.class_weights == {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
-    assert told.queue_timeouts_s["voice"] == 20.0
+    weights = {name: policy.weight for name, policy in told.classes.items()}
+    assert weights == {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
+    assert told.classes["voice"].queue_timeout_s == 20.0
 
 
 @pytest.mark.parametrize("timeout_s", [0.3, 2.0, 60.0, 600.0])

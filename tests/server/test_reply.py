@@ -9,11 +9,11 @@ from homeai.errors import EngineDied, NotReady
 from homeai.messages import AbortRequests
 from homeai.request import FinishReason
 from homeai.server.admission import Door
-from homeai.server.client import EngineClient
+from homeai.server.client import EngineClient, Record
 from homeai.server.outputs import OutputText
 from homeai.server.reply import Piece, Reply
 from homeai.server.supervisor import State, Supervisor
-from tests.server.fakes import READY, FakeChild, finished, make_add, output, step
+from tests.server.fakes import QUEUE_TIMEOUT_S, READY, FakeChild, finished, make_add, output, step
 
 PIECES = [b"one ", b"two ", b"three ", "🙂".encode()[:2], "🙂".encode()[2:], b""]
 ONE, TWO, THREE, HALF, OTHER_HALF, END = range(len(PIECES))
@@ -34,7 +34,9 @@ class Conversation:
         supervisor = Supervisor(lambda: self.child, ResidencyConfig())
         supervisor.spawn()
         supervisor.state, supervisor.ready = State.RESIDENT, READY
-        self.client = EngineClient(supervisor, Door({"interactive": 8}, 8))
+        self.client = EngineClient(supervisor, Door({"interactive": 8}, 8), {"interactive": QUEUE_TIMEOUT_S})
+        self.records: list[Record] = []
+        self.client.on_finished = self.records.append
         self.ids = [f"choice{i}" for i in range(n)]
         stream = self.client.submit([make_add(request_id) for request_id in self.ids], api="/test")
         self.client.handle(step(admitted=tuple(self.ids)))
@@ -95,23 +97,21 @@ def test_tokens_travel_with_their_text() -> None:
 def test_stop_string_ends_the_choice_and_asks_the_engine_to() -> None:
     talk = Conversation("two")
     talk.draw(ONE, TWO, THREE)  # the engine is one step ahead
-    pieces = talk.read()
-    assert [(piece.text, piece.finish_reason) for piece in pieces] == [("one ", None), ("", FinishReason.STOP)]
+    assert [(piece.text, piece.finish_reason) for piece in talk.read()] == [("one ", None)]
     assert talk.aborts == [AbortRequests(["choice0"], FinishReason.STOP)]
     assert talk.reply.generations[0].num_output_tokens == 2
-    assert talk.reply.is_over
     talk.end()
-    assert talk.read() == []
+    assert [(piece.text, piece.finish_reason) for piece in talk.read()] == [("", FinishReason.STOP)]
+    assert talk.reply.is_over
 
 
 def test_stop_string_of_one_choice_leaves_the_others_alone() -> None:
     talk = Conversation("two", n=2)
     talk.draw(TWO, choice=1)
     talk.draw(ONE, choice=0)
-    assert [(p.choice, p.text, p.finish_reason) for p in talk.read()] == [
-        (1, "", FinishReason.STOP),
-        (0, "one ", None),
-    ]
+    assert [(p.choice, p.text, p.finish_reason) for p in talk.read()] == [(0, "one ", None)]
+    talk.end(FinishReason.LENGTH, choice=1)
+    assert [(p.choice, p.text, p.finish_reason) for p in talk.read()] == [(1, "", FinishReason.STOP)]
     assert not talk.reply.is_over
     talk.draw(THREE, choice=0)
     talk.end(choice=0)
@@ -129,6 +129,35 @@ def test_stop_string_in_the_last_token_is_a_stop_and_not_the_length() -> None:
     assert [piece.finish_reason for piece in talk.read()] == [FinishReason.STOP]
     assert talk.aborts == []
     assert talk.reply.is_over
+
+
+def test_stop_string_in_the_step_of_the_end_cuts_usage_and_books_alike() -> None:
+    talk = Conversation("two")
+    talk.draw(ONE, TWO, THREE)
+    talk.end(FinishReason.LENGTH)  # before anybody has read the text
+    assert talk.records == []
+    talk.read()
+    (record,) = talk.records
+    assert record.generation is talk.reply.generations[0]
+    assert (record.finish_reason, record.generation.num_output_tokens) == (FinishReason.STOP, 2)
+
+
+def test_answer_that_nobody_reads_is_booked_when_its_client_leaves() -> None:
+    talk = Conversation("two")
+    talk.draw(ONE, TWO)
+    talk.end(FinishReason.LENGTH)
+    talk.reply.close()
+    talk.reply.close()
+    assert [record.finish_reason for record in talk.records] == [FinishReason.LENGTH]
+
+
+def test_stopped_choice_knows_what_was_cached_when_it_ends() -> None:
+    talk = Conversation("two")
+    talk.draw(TWO)
+    talk.read()
+    talk.client.handle(step(finished("choice0", FinishReason.STOP, num_cached_tokens=2)))
+    assert [piece.finish_reason for piece in talk.read()] == [FinishReason.STOP]
+    assert talk.reply.generations[0].num_cached_tokens == 2
 
 
 async def test_request_that_the_server_ends_is_an_error_to_its_client_after_what_had_come() -> None:

@@ -64,6 +64,30 @@ def test_key_lets_in_from_anywhere(auth: str, keys: KeyStore) -> None:
     assert key.name == "tablet"
 
 
+@pytest.mark.parametrize("token", [None, "hai_x"])
+@pytest.mark.parametrize(("auth", "address"), [("auto", LAN), ("keys", LAN), ("keys", LOOPBACK)])
+def test_nobody_gets_in_while_the_keys_cannot_be_read(
+    auth: str, address: str, token: str | None, keys: KeyStore, tmp_path: Path
+) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"not a database")
+    keys.refresh()
+    with pytest.raises(NotReady, match="keys cannot be read") as caught:
+        make_service(keys, ("server.auth", auth)).authenticate(Caller(address, token, None))
+    assert caught.value.retry_after_s
+    assert str(tmp_path) not in caught.value.message
+
+
+@pytest.mark.parametrize(("auth", "address"), [("auto", LOOPBACK), ("none", LAN)])
+def test_who_needs_no_key_gets_in_though_they_cannot_be_read(
+    auth: str, address: str, keys: KeyStore, tmp_path: Path
+) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"not a database")
+    keys.refresh()
+    service = make_service(keys, ("server.auth", auth))
+    assert service.authenticate(Caller(address, "hai_x", None)) is None
+    assert [note for note in service.notes if "not a database" in note]
+
+
 # ---- arrivals ------------------------------------------------------------------------------------------
 
 
@@ -75,6 +99,14 @@ def test_refusal_is_written_down_with_who_asked(keys: KeyStore) -> None:
     with pytest.raises(NotAuthenticated), service.arriving("/v1/completions", Caller(LAN, None, "hub")):
         pass
     assert [(row.source, row.status) for row in ledger.rows] == [("hub", 400), ("default", 401)]
+
+
+def test_refusal_is_written_down_under_the_id_of_its_answer(keys: KeyStore) -> None:
+    ledger = FakeLedger()
+    caller = Caller(LOOPBACK, None, None, request_id="abc", client_request_id="theirs")
+    with pytest.raises(InvalidRequest), make_service(keys, ledger=ledger).arriving("/x", caller):
+        raise InvalidRequest("bad")
+    assert [(row.request_id, row.client_request_id) for row in ledger.rows] == [("abc", "theirs")]
 
 
 def test_arrival_that_is_not_refused_is_not_written_down_yet(keys: KeyStore) -> None:
@@ -92,7 +124,7 @@ def test_user_field_names_who_nobody_else_names(service: Service) -> None:
     assert (anonymous.identity.source, named.identity.source) == ("anna", "hub")
 
 
-def test_key_whose_class_is_gone_is_served_in_the_default_class(keys: KeyStore) -> None:
+async def test_key_whose_class_is_gone_is_served_in_the_default_class(keys: KeyStore) -> None:
     """It was made under other settings."""
     token = keys.add("tablet", "retired")
     service = make_service(keys)
@@ -104,31 +136,41 @@ def test_key_whose_class_is_gone_is_served_in_the_default_class(keys: KeyStore) 
 # ---- submission ----------------------------------------------------------------------------------------
 
 
-def seeds(service: Service, *, n: int, seed: int | None) -> list[int]:
+async def seeds(service: Service, *, n: int, seed: int | None) -> list[int]:
     arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
     stream = service.submit(arrival, [[1, 2]], SamplingParams(), n=n, seed=seed)
     return [generation.add.sampling.seed for generation in stream.generations]
 
 
-def test_choices_of_a_fixed_seed_are_different_and_repeatable(service: Service) -> None:
-    assert seeds(service, n=3, seed=42) == [42, 43, 44] == seeds(service, n=3, seed=42)
+async def test_choices_of_a_fixed_seed_are_different_and_repeatable(service: Service) -> None:
+    assert await seeds(service, n=3, seed=42) == [42, 43, 44] == await seeds(service, n=3, seed=42)
 
 
-def test_seed_is_counted_within_its_range(service: Service) -> None:
-    assert seeds(service, n=2, seed=-1) == [SEEDS - 1, 0]
+async def test_seed_is_counted_within_its_range(service: Service) -> None:
+    assert await seeds(service, n=2, seed=-1) == [SEEDS - 1, 0]
 
 
-def test_seed_is_drawn_where_none_was_given(service: Service) -> None:
-    assert seeds(service, n=1, seed=None) != seeds(service, n=1, seed=None)
+async def test_seed_is_drawn_where_none_was_given(service: Service) -> None:
+    assert await seeds(service, n=1, seed=None) != await seeds(service, n=1, seed=None)
 
 
-def test_every_prompt_has_its_choices_in_order(service: Service) -> None:
+async def test_every_prompt_has_its_choices_in_order(service: Service) -> None:
     arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
     stream = service.submit(arrival, [[1], [2]], SamplingParams(), n=2)
     adds: list[AddRequest] = [generation.add for generation in stream.generations]
     assert [add.prompt_token_ids for add in adds] == [[1], [1], [2], [2]]
     assert len({add.request_id for add in adds}) == 4
     assert {(add.source, add.fairness_class) for add in adds} == {("anna", "voice")}
+    assert all(add.cache_prompt for add in adds)
+
+
+async def test_requests_are_called_as_the_answer_is(service: Service) -> None:
+    caller = Caller(LOOPBACK, None, None, request_id="abc", client_request_id="theirs")
+    arrival = Arrival("/x", caller, None, Identity("anna", "voice"))
+    stream = service.submit(arrival, [[1], [2]], SamplingParams(), n=2, cache_prompt=False)
+    assert stream.request_ids == ["abc", "abc-1", "abc-2", "abc-3"]
+    assert {generation.client_request_id for generation in stream.generations} == {"theirs"}
+    assert not any(generation.add.cache_prompt for generation in stream.generations)
 
 
 # ---- the wait for the text -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ SOURCES = Sources(
         make_source("speaker", "voice", key=["kitchen"], header=["kitchen-speaker"], user=["kitchen"]),
         make_source("laptop", "coding", address=["192.168.1.20", "fd00:1::/32"]),
         make_source("office", "background", address=["192.168.1.0/24"]),
+        make_source("night-job", "background", user=["backup"]),
     ],
     DEFAULT_CLASSES,
     "interactive",
@@ -73,7 +74,18 @@ def test_address_counts_more_than_the_user_field() -> None:
 
 
 def test_user_field_counts_where_nothing_better_is_known() -> None:
-    assert identify(address="10.0.0.1", user="kitchen") == Identity("speaker", "voice")
+    assert identify(address="10.0.0.1", user="backup") == Identity("night-job", "background")
+
+
+def test_user_field_brings_no_class_above_the_default_one() -> None:
+    """Anybody can write anything into it."""
+    assert identify(address="10.0.0.1", user="kitchen") == Identity("speaker", "interactive")
+
+
+@pytest.mark.parametrize("name", ["speaker", "laptop", "night-job"])
+def test_user_field_picks_only_a_source_that_lists_it(name: str) -> None:
+    """Else a stranger would use up the share of whoever has that name."""
+    assert identify(address="10.0.0.1", user=name) == Identity("default", "interactive")
 
 
 @pytest.mark.parametrize("nothing", ["", None])
@@ -129,7 +141,7 @@ def test_unknown_name_is_its_own_source_in_the_default_class(name: str) -> None:
 
 
 def test_name_of_a_configured_source_gives_its_class() -> None:
-    assert identify(user="speaker") == Identity("speaker", "voice")
+    assert identify(header="speaker", address=LOOPBACK) == Identity("speaker", "voice")
 
 
 def test_key_brings_its_class_unless_the_settings_know_better() -> None:
@@ -153,5 +165,5 @@ def test_name_from_outside_is_printable() -> None:
 
 def test_configured_name_may_be_long() -> None:
     name = "x" * (MAX_NAME_LENGTH + 1)
-    sources = Sources([make_source(name, "voice", user=["me"])], DEFAULT_CLASSES, "interactive")
-    assert sources.identify(key=None, header=None, address=None, user="me") == Identity(name, "voice")
+    sources = Sources([make_source(name, "coding", user=["me"])], DEFAULT_CLASSES, "interactive")
+    assert sources.identify(key=None, header=None, address=None, user="me") == Identity(name, "coding")

@@ -77,10 +77,16 @@ def test_failure_is_told(service: Service) -> None:
     assert (status.state, status.failure) == ("failed", "not a GGUF")
 
 
+def test_owner_is_told_what_to_look_at(service: Service) -> None:
+    assert snapshot(service).notes == []
+    become_resident(service)
+    assert snapshot(service).notes == ["a note"]
+
+
 # ---- requests ------------------------------------------------------------------------------------------
 
 
-def test_requests_wait_for_the_model_while_it_loads(service: Service) -> None:
+async def test_requests_wait_for_the_model_while_it_loads(service: Service) -> None:
     submit(service, "a")
     assert requests(service) == {"a": ("waiting", WaitReason.NOT_RESIDENT)}
 
@@ -139,7 +145,7 @@ def test_classes_count_their_own(service: Service) -> None:
     assert counts == {"voice": (1, 1), "interactive": (0, 0), "coding": (0, 0), "background": (0, 1)}
 
 
-def test_number_of_requests_shown_is_bounded(service: Service) -> None:
+async def test_number_of_requests_shown_is_bounded(service: Service) -> None:
     submit(service, *(f"r{i}" for i in range(MAX_REQUESTS + 1)))
     assert len(snapshot(service).requests) == MAX_REQUESTS
 

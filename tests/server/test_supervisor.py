@@ -10,7 +10,7 @@ import pytest
 from homeai.clock import VirtualClock
 from homeai.config import ResidencyConfig
 from homeai.errors import EngineDied, NotReady
-from homeai.messages import AbortRequests, EngineFailed, Heartbeat, LoadProgress, Shutdown
+from homeai.messages import AbortRequests, EngineFailed, Heartbeat, LoadProgress, Shutdown, Up
 from homeai.server import supervisor as supervisor_module
 from homeai.server.supervisor import State, Supervisor
 from tests.server.fakes import READY, FakeChild, make_add, step, until
@@ -62,6 +62,7 @@ class House:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(supervisor_module, "LOOK_AGAIN_S", (0.0,))
     monkeypatch.setattr(supervisor_module, "WATCH_INTERVAL_S", 0.0)
 
 
@@ -112,14 +113,15 @@ async def test_all_callers_join_one_load(house: House) -> None:
 
 
 async def test_what_is_sent_while_it_loads_follows_when_it_is_ready_in_order(house: House) -> None:
-    early = [make_add("a"), AbortRequests(["a"])]
-    for message in early:
-        house.supervisor.send(message)
+    for request_id in "abc":
+        house.supervisor.send(make_add(request_id))
     assert house.supervisor.takes_requests
+    assert house.supervisor.withdraw(["b", "unknown"]) == ["b"]
     assert house.child.heard == []
     await house.become_resident()
-    house.supervisor.send(make_add("b"))
-    assert house.child.heard == [*early, make_add("b")]
+    house.supervisor.send(make_add("d"))
+    assert house.child.heard == [make_add("a"), make_add("c"), make_add("d")]
+    assert house.supervisor.withdraw(["a", "d"]) == []  # the engine knows them
 
 
 async def test_what_the_engine_says_is_passed_on(house: House) -> None:
@@ -201,6 +203,77 @@ async def test_stop_does_not_wait_for_the_back_off(house: House, monkeypatch: py
     assert len(house.children) == 1
 
 
+# ---- a device that is unavailable ----------------------------------------------------------------------
+
+NO_GPU = EngineFailed("no GPU yet", fatal=False, unavailable=True)
+
+
+async def test_unavailable_device_is_looked_at_until_it_is_there(house: House) -> None:
+    """However often: nothing died. Nothing is served on another device meanwhile."""
+    for num_children in range(2, CONFIG.max_restarts + 5):
+        await house.lose_child(NO_GPU)
+        await until(lambda count=num_children: len(house.children) == count)
+    assert (house.state, house.supervisor.failure, house.supervisor.num_restarts) == (State.LOADING, "no GPU yet", 0)
+    assert house.supervisor.is_alive
+    await house.become_resident()
+    assert house.supervisor.failure is None
+    assert house.supervisor.takes_requests
+
+
+async def test_requests_are_told_that_the_device_is_unavailable_and_to_try_again(house: House) -> None:
+    house.supervisor.send(make_add("early"))
+    await house.lose_child(NO_GPU)
+    (told,) = house.losses
+    assert type(told) is NotReady
+    assert "no GPU yet" in told.message
+    assert told.retry_after_s
+    assert not house.supervisor.takes_requests
+    await until(lambda: len(house.children) == 2)
+    assert not house.supervisor.takes_requests  # nobody knows how often it will be looked at yet
+    await house.become_resident()
+    assert house.child.heard == []
+
+
+async def test_reason_why_the_device_is_unavailable_is_told_once(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    out_of_memory = EngineFailed("out of memory", fatal=False, unavailable=True)
+    for num_children, last_words in enumerate((NO_GPU, NO_GPU, out_of_memory), 2):
+        await house.lose_child(last_words)
+        await until(lambda count=num_children: len(house.children) == count)
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no GPU yet", "out of memory"]
+    assert house.states == [State.LOADING] * 3  # the state is the same, the reason is news
+
+
+async def test_device_that_is_lost_to_a_game_is_waited_for(house: House) -> None:
+    await house.become_resident()
+    await house.lose_child()
+    await until(lambda: len(house.children) == 2)
+    await house.lose_child(EngineFailed("out of memory", fatal=False, unavailable=True))
+    assert (house.state, house.supervisor.failure) == (State.LOADING, "out of memory")
+    await until(lambda: len(house.children) == 3)
+    await house.become_resident()
+
+
+async def test_looks_become_seldom_and_stop_does_not_wait_for_the_next(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "LOOK_AGAIN_S", (0.0, 3600.0))
+    await house.lose_child(NO_GPU)
+    await until(lambda: len(house.children) == 2)
+    await house.lose_child(NO_GPU)
+    await house.supervisor.stop()
+    assert len(house.children) == 2
+
+
+async def test_unavailable_device_ends_a_drain(house: House) -> None:
+    house.supervisor.drain()
+    await house.lose_child(NO_GPU)
+    await house.supervisor.stop()
+    assert len(house.children) == 1
+    assert len(house.losses) == 1
+
+
 # ---- giving up -----------------------------------------------------------------------------------------
 
 
@@ -246,6 +319,25 @@ async def test_heartbeat_keeps_it_alive(house: House) -> None:
     assert not house.child.was_killed
 
 
+@pytest.mark.parametrize("long_step", [Heartbeat(1, predicted_s=100.0), step(step_s=100.0)], ids=["announced", "seen"])
+async def test_long_step_has_its_time(house: House, long_step: Up) -> None:
+    """A big model's step on a slow CPU takes minutes, in which the loop cannot speak."""
+    await house.become_resident()
+    house.child.say(long_step)
+    await until(lambda: house.messages)
+    house.clock.advance(399.0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert house.supervisor.is_alive
+    assert not house.child.was_killed
+    house.clock.advance(2.0)
+    assert not house.supervisor.is_alive
+    await until(lambda: len(house.children) == 2)
+    await house.become_resident()
+    house.clock.advance(CONFIG.heartbeat_timeout_s + 1)
+    assert not house.supervisor.is_alive  # the next child's steps are not known to be long
+
+
 async def test_loading_may_be_silent_for_longer(house: House) -> None:
     house.clock.advance(CONFIG.load_timeout_s - 1)
     await asyncio.sleep(0)
@@ -272,13 +364,14 @@ async def test_draining_takes_nothing_new_and_lets_the_live_go_on(house: House) 
     assert house.supervisor.not_ready().retry_after_s == 5.0
 
 
-async def test_drain_during_the_load_keeps_the_order_of_what_was_sent(house: House) -> None:
-    house.supervisor.send(make_add("a"))
+async def test_what_waits_for_the_load_is_sent_though_it_drains(house: House) -> None:
+    for request_id in "ab":
+        house.supervisor.send(make_add(request_id))
     house.supervisor.drain()
-    house.supervisor.send(AbortRequests(["a"]))
     house.child.say(READY)
     await until(lambda: house.child.heard)
-    assert house.child.heard == [make_add("a"), AbortRequests(["a"])]
+    house.supervisor.send(AbortRequests(["a"]))
+    assert house.child.heard == [make_add("a"), make_add("b"), AbortRequests(["a"])]
     assert house.state is State.DRAINING
 
 

@@ -1,31 +1,28 @@
-"""A thin, owning layer over llama.cpp's C API; the only file that touches ctypes.
+"""Models and vocabularies of llama.cpp, and its log; with `context.py` the only files that touch its C API.
 
 Each class frees what it allocated, in `close()`. Order matters: batch, context, model, backend; callbacks
-outlive them all. llama.cpp answers some misuse by ending the process or by corrupting a neighbour without
-an error, so `Context` mirrors what every sequence holds and asserts before each call.
+outlive them all.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 import llama_cpp as C
-import numpy as np
-import numpy.typing as npt
 
-from homeai.errors import ModelLoadError
+from homeai.errors import DeviceUnavailable, ModelLoadError
 
 T = TypeVar("T")
 
 log = logging.getLogger("llama.cpp")
 
-MAX_SEQUENCES: Final = 256  # LLAMA_MAX_SEQ
-FLASH_ATTENTION: Final = {"auto": -1, "off": 0, "on": 1}
 KV_TYPES: Final = {"f16": C.GGML_TYPE_F16, "q8_0": C.GGML_TYPE_Q8_0, "q4_0": C.GGML_TYPE_Q4_0}
+KEEPS_ALL_TEXT: Final = {C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE, C.LLAMA_VOCAB_TYPE_RWKV}
 KV_TYPE_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 # ---- llama.cpp's log, routed by level --------------------------------------------------------------
@@ -55,7 +52,10 @@ def _on_log(level: int, text: bytes, _user_data: object) -> None:
         log.log(_partial_level, "%s", line)
 
 
-def _loaded(what: str, load: Callable[[], T], no_reason: str) -> T:
+_NO_MEMORY: Final = re.compile("alloc|out of memory", re.IGNORECASE)  # "cudaMalloc failed", "unable to allocate", …
+
+
+def loaded(what: str, load: Callable[[], T], no_reason: str) -> T:
     """The handle that `load` returns. When it is null, llama.cpp's log tells why: the error says it, and only once."""
     global _load_errors
     errors: list[str] = []
@@ -65,7 +65,8 @@ def _loaded(what: str, load: Callable[[], T], no_reason: str) -> T:
     finally:
         _load_errors = None
     if not handle:
-        raise ModelLoadError(f"{what}: {'; '.join(errors) or no_reason}")
+        reason = "; ".join(errors) or no_reason
+        raise (DeviceUnavailable if _NO_MEMORY.search(reason) else ModelLoadError)(f"{what}: {reason}")
     for line in errors:
         log.error("%s", line)
     return handle
@@ -118,7 +119,7 @@ class Model:
 
         self._progress = C.llama_progress_callback(progress)  # must outlive the load
         params.progress_callback = self._progress
-        self._model = _loaded(
+        self._model = loaded(
             f"cannot load {path.name}",
             lambda: C.llama_model_load_from_file(str(path).encode(), params),
             no_reason="llama.cpp gave no reason",
@@ -134,6 +135,16 @@ class Model:
     @property
     def n_ctx_train(self) -> int:
         return int(C.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def n_swa(self) -> int:
+        """The sliding window in tokens; 0 without one."""
+        return int(C.llama_model_n_swa(self.handle))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """All or some layers keep one state instead of cells: nothing of it can be taken back."""
+        return bool(C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle))
 
     @property
     def size_bytes(self) -> int:
@@ -215,134 +226,12 @@ class Vocab:
     def attributes(self, token_id: int) -> int:
         return int(C.llama_vocab_get_attr(self._vocab, token_id))
 
+    def max_token_bytes(self) -> int | None:
+        """No token stands for more bytes of text; None for vocabularies that drop or change some of the text."""
+        if C.llama_vocab_type(self._vocab) not in KEEPS_ALL_TEXT:
+            return None
+        return max(len(C.llama_vocab_get_text(self._vocab, token_id)) for token_id in range(self.n_tokens))
+
     def end_token_ids(self) -> frozenset[int]:
         """Every token that ends a generation (three in Gemma's vocabulary: one is not enough)."""
         return frozenset(t for t in range(self.n_tokens) if self.is_end(t))
-
-
-# ---- context ---------------------------------------------------------------------------------------
-
-
-class Batch:
-    """The tokens of one `llama_decode`, in numpy arrays that llama.cpp reads in place."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.num_tokens = 0
-        self._token = np.zeros(capacity, np.int32)
-        self._pos = np.zeros(capacity, np.int32)
-        self._seq = np.zeros(capacity, np.int32)
-        self._n_seq = np.ones(capacity, np.int32)  # one sequence per token
-        self._wants_logits = np.zeros(capacity, np.int8)
-        base, stride = self._seq.ctypes.data, self._seq.itemsize
-        self._seq_pointers = (base + stride * np.arange(capacity)).astype(np.uintp)
-        self._struct = C.llama_batch(
-            0,
-            self._token.ctypes.data_as(ctypes.POINTER(C.llama_token)),
-            None,
-            self._pos.ctypes.data_as(ctypes.POINTER(C.llama_pos)),
-            self._n_seq.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._seq_pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(C.llama_seq_id))),
-            self._wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def clear(self) -> None:
-        self.num_tokens = 0
-
-    def add(
-        self, seq_id: int, start: int, tokens: npt.NDArray[np.int32] | Sequence[int], *, wants_logits: bool
-    ) -> None:
-        """Append `tokens` at positions start… of `seq_id`; logits are wanted for the last one only."""
-        first, end = self.num_tokens, self.num_tokens + len(tokens)
-        assert end <= self.capacity, f"{end} tokens do not fit a batch of {self.capacity}"
-        self._token[first:end] = tokens
-        self._pos[first:end] = np.arange(start, start + len(tokens))
-        self._seq[first:end] = seq_id
-        self._wants_logits[first:end] = 0
-        self._wants_logits[end - 1] = wants_logits
-        self.num_tokens = end
-
-    @property
-    def struct(self) -> C.llama_batch:
-        self._struct.n_tokens = self.num_tokens
-        return self._struct
-
-
-class Context:
-    """KV cache and compute buffers of one model: one unified pool of cells for all sequences."""
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        num_kv_cells: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_ubatch_tokens: int,
-        num_threads: int,
-        flash_attention: str,
-        swa_full: bool,
-        kv_type: str,
-    ) -> None:
-        assert 1 <= max_num_seqs <= MAX_SEQUENCES, f"llama.cpp has {MAX_SEQUENCES} sequences, not {max_num_seqs}"
-        params = C.llama_context_default_params()
-        params.n_ctx = num_kv_cells
-        params.n_batch = max_num_batched_tokens
-        params.n_ubatch = min(max_num_batched_tokens, max_ubatch_tokens)
-        params.n_seq_max = max_num_seqs
-        params.n_outputs_max = max_num_seqs  # left at 0 the logits buffer is as long as the batch: 10x the memory
-        params.n_threads = params.n_threads_batch = num_threads
-        params.flash_attn_type = FLASH_ATTENTION[flash_attention]
-        params.type_k = params.type_v = KV_TYPES[kv_type]
-        params.swa_full = swa_full
-        params.kv_unified = True
-        params.no_perf = True
-        self._context = _loaded(
-            f"cannot create a context of {num_kv_cells} tokens",
-            lambda: C.llama_init_from_model(model.handle, params),
-            no_reason="out of memory?",
-        )
-        self._memory = C.llama_get_memory(self._context)
-        self._n_vocab = model.vocab.n_tokens
-        self._lengths = [0] * max_num_seqs
-        self.n_ctx = int(C.llama_n_ctx(self._context))
-
-    def length(self, seq_id: int) -> int:
-        """Tokens that `seq_id` holds, by our own count."""
-        return self._lengths[seq_id]
-
-    def stored_length(self, seq_id: int) -> int:
-        """The same by llama.cpp's count; differs from ours only after a failed decode."""
-        return int(C.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
-
-    def drop(self, seq_id: int) -> None:
-        """Forget a whole sequence. (A range in the middle, or −1, would hit others.)"""
-        assert 0 <= seq_id < len(self._lengths), f"no sequence {seq_id}"
-        C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
-        self._lengths[seq_id] = 0
-
-    def decode(self, batch: Batch, added: Sequence[tuple[int, int]]) -> int:
-        """Compute the batch. `added` = (seq_id, tokens) per piece of it, for the mirror.
-
-        Returns llama_decode's code: 0 done; 1 no room, nothing changed; anything else is a broken context.
-        """
-        code = int(C.llama_decode(self._context, batch.struct))
-        if code == 0:
-            for seq_id, count in added:
-                self._lengths[seq_id] += count
-        return code
-
-    def synchronize(self) -> None:
-        """Wait until the device has computed what was asked of it."""
-        C.llama_synchronize(self._context)
-
-    def logits(self, num_rows: int) -> npt.NDArray[np.float32]:
-        """float32 [num_rows, n_vocab], rows in batch order; llama.cpp's own buffer, valid until the next decode."""
-        pointer = C.llama_get_logits(self._context)
-        assert pointer, "llama.cpp has no logits for this batch"
-        return np.ctypeslib.as_array(pointer, shape=(num_rows, self._n_vocab))
-
-    def close(self) -> None:
-        if self._context:
-            C.llama_free(self._context)
-            self._context = None

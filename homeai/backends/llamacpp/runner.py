@@ -1,75 +1,82 @@
-"""Runs step plans on llama.cpp: one `llama_decode` per step for all sequences, then one sampling pass."""
+"""Runs step plans on llama.cpp: KV ops, one `llama_decode` per step for all sequences, then one sampling pass."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from homeai.backends.llamacpp.binding import Batch, Context, Model, supports_gpu
+from homeai.backends.llamacpp.binding import Model, supports_gpu
+from homeai.backends.llamacpp.context import Batch, Context, ContextConfig
+from homeai.backends.llamacpp.drafts import Drafter, StepCosts
+from homeai.backends.llamacpp.ops import KVOperations
+from homeai.backends.llamacpp.sequences import Layout, Sequences
+from homeai.backends.llamacpp.tokens import TokenBuffer
 from homeai.engine.runner import RunnerLimits
-from homeai.errors import ModelLoadError
+from homeai.errors import DeviceUnavailable
 from homeai.messages import EngineConfig
 from homeai.request import Request, SampledToken, longest_request
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
-from homeai.scheduling.plan import Chunk, KVOpKind, StepPlan, StepResult
+from homeai.scheduling.plan import Chunk, KVOpResult, StepPlan, StepResult
 
 NO_ROOM = 1
 ALL_LAYERS = 9999
 MAX_UBATCH_TOKENS = {"cpu": 256, "cuda": 512}  # tokens computed at a time: on a CPU 3 % faster than 512
 
 
-class TokenBuffer:
-    """A request's tokens, prompt and output, in an array that grows by doubling."""
-
-    __slots__ = ("_array", "_length")
-
-    def __init__(self, tokens: list[int], room: int) -> None:
-        self._array = np.empty(len(tokens) + room, np.int32)
-        self._array[: len(tokens)] = tokens
-        self._length = len(tokens)
-
-    def append(self, token_id: int) -> None:
-        if self._length == len(self._array):
-            self._array = np.resize(self._array, 2 * self._length)
-        self._array[self._length] = token_id
-        self._length += 1
-
-    def slice(self, start: int, count: int) -> npt.NDArray[np.int32]:
-        assert start + count <= self._length, f"tokens {start}+{count} of {self._length}"
-        return self._array[start : start + count]
-
-    def __len__(self) -> int:
-        return self._length
-
-
 class _Live:
     """What the runner keeps of one request."""
 
-    __slots__ = ("num_prompt_tokens", "sampler", "tokens")
+    __slots__ = ("drafter", "num_prompt_tokens", "sampler", "tokens")
 
     def __init__(self, request: Request) -> None:
         self.num_prompt_tokens = request.num_prompt_tokens
         self.tokens = TokenBuffer(request.prompt_token_ids, room=64)
         self.sampler = SamplerState(request.sampling, request.prompt_token_ids)
+        self.drafter: Drafter | None = None  # from the first step on that may have drafts
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    def append(self, token_id: int) -> None:
+        self.tokens.append(token_id)
+        self.sampler.observe(token_id)
+        if self.drafter is not None:
+            self.drafter.append(token_id)
+
+
+class _Piece(NamedTuple):
+    """A chunk that is computed, and the guesses behind it."""
+
+    chunk: Chunk
+    live: _Live
+    drafts: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.chunk.num_tokens + len(self.drafts)
 
 
 class LlamaCppRunner:
     """The `ModelRunner` of GGUF models."""
 
-    def __init__(self, model: Model, context: Context, limits: RunnerLimits, *, device: str, kv_type: str) -> None:
+    def __init__(
+        self, model: Model, context: Context, layout: Layout, limits: RunnerLimits, *, device: str, kv_bytes: int
+    ) -> None:
         self.device = device
         self.model_bytes = model.size_bytes
-        self.kv_bytes = limits.num_kv_cells * model.kv_bytes_per_token(kv_type)
+        self.kv_bytes = kv_bytes
         self._model = model
         self._context = context
+        self._sequences = Sequences(context, layout)
+        self._operations = KVOperations(self._sequences)
         self._limits = limits
         self._batch = Batch(limits.max_num_batched_tokens)
         self._sampler = BatchSampler(model.vocab.n_tokens, limits.end_token_ids)
+        self._costs = StepCosts()
         self._live: dict[str, _Live] = {}
 
     @property
@@ -79,11 +86,12 @@ class LlamaCppRunner:
     def warm_up(self) -> None:
         """Touch every weight once, so that the first request does not wait for the disk."""
         self._batch.clear()
-        self._batch.add(0, 0, [max(self._model.vocab.bos, 0)], wants_logits=True)
-        code = self._context.decode(self._batch, [(0, 1)])
+        (ids,) = self._sequences.activate([0])
+        self._batch.add(ids, 0, [max(self._model.vocab.bos, 0)], num_outputs=1)
+        code = self._sequences.decode(self._batch, [(0, 1)])
         if code != 0:
             raise RuntimeError(f"the first llama_decode failed with code {code}: is there enough memory?")
-        self._context.drop(0)
+        self._sequences.drop(0)
 
     def add(self, request: Request) -> None:
         self._live[request.request_id] = _Live(request)
@@ -92,49 +100,137 @@ class LlamaCppRunner:
         self._live.pop(request_id, None)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        for op in plan.kv_ops:
-            assert op.kind is KVOpKind.DROP, f"llama.cpp runner has no {op.kind}"
-            self._context.drop(op.seq_id)
-        if not plan.chunks:
-            return StepResult([], [], 0.0)
-        self._fill(plan.chunks)
         started_at = time.perf_counter()
-        code = self._context.decode(self._batch, [(c.seq_id, c.num_tokens) for c in plan.chunks])
-        self._context.synchronize()  # a GPU is not done when llama_decode returns
+        op_results, failed = self._operations.execute(plan.kv_ops)
+        kv_ops_s = time.perf_counter() - started_at if plan.kv_ops else 0.0
+        chunks = [chunk for chunk in plan.chunks if chunk.seq_id not in failed]
+        if not chunks:
+            return _nothing_computed(plan, op_results, kv_ops_s)
+        pieces = self._with_drafts(chunks)
+        started_at = time.perf_counter()
+        code = self._decode(pieces)
+        if code == NO_ROOM and any(piece.drafts for piece in pieces):  # guesses may never be in anyone's way
+            pieces = [piece._replace(drafts=[]) for piece in pieces]
+            code = self._decode(pieces)
         forward_s = time.perf_counter() - started_at
         if code == NO_ROOM:
-            return StepResult([0] * len(plan.chunks), [None] * len(plan.chunks), forward_s, out_of_room=True)
+            return _nothing_computed(plan, op_results, kv_ops_s, forward_s, out_of_room=True)
         if code != 0:
             raise RuntimeError(f"llama_decode failed with code {code} on {self._batch.num_tokens} tokens")
-        return StepResult([c.num_tokens for c in plan.chunks], self._draw(plan.chunks), forward_s)
-
-    def _fill(self, chunks: list[Chunk]) -> None:
-        self._batch.clear()
-        for chunk in chunks:
-            length = self._context.length(chunk.seq_id)
-            assert chunk.start == length, f"sequence {chunk.seq_id} holds {length} tokens, not {chunk.start}"
-            tokens = self._live[chunk.request_id].tokens.slice(chunk.start, chunk.num_tokens)
-            self._batch.add(chunk.seq_id, chunk.start, tokens, wants_logits=chunk.num_outputs > 0)
-
-    def _draw(self, chunks: list[Chunk]) -> Iterator[SampledToken | None]:
-        """Each chunk's token when it is asked for, out of the logits of the last decode."""
-        rows = [self._live[c.request_id] for c in chunks if c.num_outputs]
-        indices = [len(row.tokens) - row.num_prompt_tokens for row in rows]
-        samplers = [row.sampler for row in rows]
-        drawn = self._sampler.draw(self._context.logits(len(rows)), samplers, indices) if rows else iter(())
-        for chunk in chunks:
-            if not chunk.num_outputs:
-                yield None
-                continue
-            token = next(drawn)
-            live = self._live[chunk.request_id]
-            live.tokens.append(token.token_id)
-            live.sampler.observe(token.token_id)
-            yield token
+        if self._batch.num_tokens == self._batch.num_outputs:
+            self._costs.observe(self._batch.num_tokens, forward_s)
+        return StepResult(
+            [0 if chunk.seq_id in failed else chunk.num_tokens for chunk in plan.chunks],
+            self._draw(plan.chunks, pieces),
+            forward_s,
+            kv_op_results=op_results,
+            kv_ops_s=kv_ops_s,
+            num_draft_tokens=sum(len(piece.drafts) for piece in pieces),
+        )
 
     def close(self) -> None:
         self._context.close()
         self._model.close()
+
+    # ---- the forward pass ------------------------------------------------------------------------
+
+    def _decode(self, pieces: Sequence[_Piece]) -> int:
+        """llama_decode's code, when the device has computed what was asked of it."""
+        self._batch.clear()
+        ids = self._sequences.activate([piece.chunk.seq_id for piece in pieces])
+        for (chunk, live, drafts), chunk_ids in zip(pieces, ids, strict=True):
+            length = self._sequences.length(chunk.seq_id)
+            assert chunk.start == length, f"sequence {chunk.seq_id} holds {length} tokens, not {chunk.start}"
+            tokens = live.tokens.slice(chunk.start, chunk.num_tokens)
+            self._batch.add(chunk_ids, chunk.start, tokens, num_outputs=chunk.num_outputs)
+            if drafts:
+                self._batch.add(chunk_ids, chunk.start + chunk.num_tokens, drafts, num_outputs=len(drafts))
+        code = self._sequences.decode(self._batch, [(piece.chunk.seq_id, piece.num_tokens) for piece in pieces])
+        self._context.synchronize()
+        return code
+
+    # ---- guesses ---------------------------------------------------------------------------------
+
+    def _with_drafts(self, chunks: Sequence[Chunk]) -> list[_Piece]:
+        pieces = [_Piece(chunk, self._live[chunk.request_id], []) for chunk in chunks]
+        if not any(chunk.num_drafts for chunk in chunks):
+            return pieces
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        num_rows = sum(chunk.num_outputs for chunk in chunks)
+        num_drafts = 0
+        for i, piece in enumerate(pieces):
+            room = min(
+                self._max_drafts(piece),
+                self._context.num_outputs - num_rows - num_drafts,
+                self._batch.capacity - num_tokens - num_drafts,
+            )
+            if room > 0:
+                drafts = self._drafter(piece.live).propose(room, num_tokens + num_drafts, num_rows, self._costs)
+                pieces[i] = piece._replace(drafts=drafts)
+                num_drafts += len(drafts)
+        return pieces
+
+    def _max_drafts(self, piece: _Piece) -> int:
+        """None behind the request's last token: one is drawn in any case."""
+        chunk, live, _ = piece
+        if not chunk.num_outputs:
+            return 0
+        num_outputs_left = live.sampler.params.max_tokens - live.num_output_tokens
+        return min(chunk.num_drafts, num_outputs_left - 1, self._limits.max_model_len - len(live.tokens) - 1)
+
+    def _drafter(self, live: _Live) -> Drafter:
+        if live.drafter is None:
+            live.drafter = Drafter(live.tokens.slice(0, len(live.tokens)).tolist())
+        return live.drafter
+
+    # ---- draws -----------------------------------------------------------------------------------
+
+    def _draw(self, chunks: Sequence[Chunk], pieces: Sequence[_Piece]) -> Iterator[list[SampledToken]]:
+        """Each chunk's tokens when they are asked for, out of the logits of the last decode."""
+        computed = iter(pieces)
+        row = 0
+        piece = next(computed, None)
+        for chunk in chunks:
+            if piece is None or piece.chunk is not chunk:
+                yield []
+                continue
+            yield self._draw_piece(piece, row) if chunk.num_outputs else []
+            row += chunk.num_outputs + len(piece.drafts)
+            piece = next(computed, None)
+
+    def _draw_piece(self, piece: _Piece, first_row: int) -> list[SampledToken]:
+        """One token, and one more for each guess that was right. The cache keeps what was right."""
+        chunk, live, drafts = piece
+        logits = self._context.logits(self._batch.num_outputs)
+        tokens: list[SampledToken] = []
+        for row in range(first_row, first_row + 1 + len(drafts)):
+            token = self._sampler.draw(logits, row, live.sampler, live.num_output_tokens)
+            is_end = self._is_end(live, token.token_id)
+            live.append(token.token_id)
+            tokens.append(token)
+            if is_end or len(tokens) > len(drafts) or drafts[len(tokens) - 1] != token.token_id:
+                break
+        if drafts:
+            is_cut = self._sequences.truncate(chunk.seq_id, chunk.start + chunk.num_tokens + len(tokens) - 1)
+            assert is_cut, f"the guesses in sequence {chunk.seq_id} cannot be taken back"
+        return tokens
+
+    def _is_end(self, live: _Live, token_id: int) -> bool:
+        params = live.sampler.params
+        is_allowed = not params.ignore_eos and live.num_output_tokens >= params.min_tokens
+        return is_allowed and token_id in self._limits.end_token_ids
+
+
+def _nothing_computed(
+    plan: StepPlan,
+    op_results: list[KVOpResult],
+    kv_ops_s: float,
+    forward_s: float = 0.0,
+    *,
+    out_of_room: bool = False,
+) -> StepResult:
+    num_chunks = len(plan.chunks)
+    return StepResult([0] * num_chunks, [()] * num_chunks, forward_s, out_of_room, op_results, kv_ops_s)
 
 
 def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCppRunner:
@@ -143,30 +239,52 @@ def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCpp
     layers = 0 if device == "cpu" else (config.n_gpu_layers if config.n_gpu_layers >= 0 else ALL_LAYERS)
     model = Model(Path(config.model_path), n_gpu_layers=layers, on_progress=on_progress)
     try:
-        max_model_len = longest_request(config.max_model_len, model.n_ctx_train, config.num_kv_cells)
-        limits = RunnerLimits(
-            num_kv_cells=config.num_kv_cells,
+        layout = Layout.of(
+            model,
             max_num_seqs=config.max_num_seqs,
-            # without chunking one whole prompt must fit a step, whatever the budget
-            max_num_batched_tokens=config.max_num_batched_tokens + (0 if config.chunked_prefill else max_model_len),
-            max_model_len=max_model_len,
-            end_token_ids=model.vocab.end_token_ids(),
+            num_cached_seqs=config.num_cached_seqs,
+            swa_full=config.swa_full,
+            kv_layout=config.kv_layout,
         )
+        limits = _limits(config, model, layout)
         context = Context(
             model,
-            num_kv_cells=limits.num_kv_cells,
-            max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_ubatch_tokens=MAX_UBATCH_TOKENS[device],
-            num_threads=config.num_threads,
-            flash_attention=config.flash_attention,
-            swa_full=config.swa_full,
-            kv_type=config.kv_type,
+            ContextConfig(
+                num_kv_cells=limits.num_kv_cells,
+                num_ids=layout.num_ids,
+                num_outputs=limits.max_num_seqs + limits.max_drafts,
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                max_ubatch_tokens=MAX_UBATCH_TOKENS[device],
+                num_threads=config.num_threads,
+                flash_attention=config.flash_attention,
+                swa_full=config.swa_full,
+                kv_type=config.kv_type,
+                is_partitioned=layout.is_partitioned,
+            ),
         )
     except BaseException:
         model.close()
         raise
-    return LlamaCppRunner(model, context, limits, device=device, kv_type=config.kv_type)
+    kv_bytes = limits.num_kv_cells * limits.kv_bytes_per_token
+    return LlamaCppRunner(model, context, layout, limits, device=device, kv_bytes=kv_bytes)
+
+
+def _limits(config: EngineConfig, model: Model, layout: Layout) -> RunnerLimits:
+    num_cells = config.num_cells_per_request
+    max_model_len = longest_request(config.max_model_len, model.n_ctx_train, num_cells)
+    return RunnerLimits(
+        num_kv_cells=num_cells * config.max_num_seqs if layout.is_partitioned else num_cells,
+        max_num_seqs=config.max_num_seqs,
+        # without chunking one whole prompt must fit a step, whatever the budget
+        max_num_batched_tokens=config.max_num_batched_tokens + (0 if config.chunked_prefill else max_model_len),
+        max_model_len=max_model_len,
+        end_token_ids=model.vocab.end_token_ids(),
+        num_seqs=layout.num_seqs,
+        is_partitioned=layout.is_partitioned,
+        can_share=layout.can_share,
+        kv_bytes_per_token=model.kv_bytes_per_token(config.kv_type),
+        max_drafts=config.max_drafts if layout.can_share else 0,
+    )
 
 
 def resolve_device(wanted: str) -> str:
@@ -176,7 +294,7 @@ def resolve_device(wanted: str) -> str:
     if supports_gpu():
         return "cuda"
     if wanted == "cuda":
-        raise ModelLoadError(
+        raise DeviceUnavailable(
             "model.device is cuda, but llama.cpp sees no GPU (was it built with CUDA? is the driver up?)"
         )
     return "cpu"

@@ -46,6 +46,7 @@ class Vocabulary:
         self.chat_template = model.chat_template
         self.num_tokens = vocab.n_tokens
         self.end_token_ids = vocab.end_token_ids()
+        self._max_token_bytes = vocab.max_token_bytes()
         self.bos_text = self.text(vocab.bos) if vocab.bos >= 0 else ""
         self.eos_text = self.text(vocab.eos) if vocab.eos >= 0 else ""
         self.control_texts = frozenset(self._control_texts())
@@ -87,6 +88,13 @@ class Vocabulary:
 
     def _ends_in_beginning(self, text: str) -> bool:
         return any(text[-length:] in self._beginnings for length in self._beginning_lengths)
+
+    def min_tokens(self, text: str) -> int:
+        """Fewer tokens than this cannot hold `text`, which may be escaped. Takes no time: nothing is tokenised."""
+        if self._max_token_bytes is None:
+            return 0
+        num_bytes = len(text.encode("utf-8", "replace")) - len(BREAK.encode()) * text.count(BREAK)
+        return -(-num_bytes // self._max_token_bytes)
 
     def encode(self, rendered: str) -> list[int]:
         """A prompt that we wrote around escaped text: special texts outside of marks become control tokens."""

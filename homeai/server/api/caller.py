@@ -14,4 +14,7 @@ def caller_of(request: Request) -> Caller:
     if scheme.lower() != "bearer" or not token.strip():
         token = headers.get("x-api-key", "")
     address = request.client.host if request.client else None
-    return Caller(address, token.strip() or None, headers.get("x-homeai-source"))
+    state = request.state
+    return Caller(
+        address, token.strip() or None, headers.get("x-homeai-source"), state.request_id, state.client_request_id
+    )

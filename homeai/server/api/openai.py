@@ -52,9 +52,12 @@ def router(service: Service) -> APIRouter:
             text = await service.text_for(body.model)
             prompt = await text.encode_chat(messages)
             sampling = body.sampling(text, len(prompt), default_max_tokens=None)
-            stream = service.submit(arrival, [prompt], sampling, n=body.n, seed=body.fixed_seed)
+            stream = service.submit(
+                arrival, [prompt], sampling, n=body.n, seed=body.fixed_seed, cache_prompt=body.cache_prompt
+            )
         reply = Reply(service.client, stream, text, lambda: text.chat_output(body.stop))
-        return await _respond(request, service, body, reply, ChatAnswer(text, wants_logprobs=body.logprobs))
+        answer = ChatAnswer(text, arrival.caller.request_id, wants_logprobs=body.logprobs)
+        return await _respond(request, service, body, reply, answer)
 
     @routes.post("/v1/completions", openapi_extra=_documents(CompletionBody))
     @routes.post("/completions", include_in_schema=False)
@@ -69,9 +72,11 @@ def router(service: Service) -> APIRouter:
             token_ids = [await _token_ids(text, prompt) for prompt in prompts]
             shortest = min(map(len, token_ids))  # the scheduler ends a longer one at the model's length
             sampling = body.sampling(text, shortest, default_max_tokens=COMPLETION_MAX_TOKENS)
-            stream = service.submit(arrival, token_ids, sampling, n=body.n, seed=body.fixed_seed)
+            stream = service.submit(
+                arrival, token_ids, sampling, n=body.n, seed=body.fixed_seed, cache_prompt=body.cache_prompt
+            )
         reply = Reply(service.client, stream, text, lambda: text.completion_output(body.stop))
-        answer = CompletionAnswer(text, wants_logprobs=body.logprobs is not None)
+        answer = CompletionAnswer(text, arrival.caller.request_id, wants_logprobs=body.logprobs is not None)
         return await _respond(request, service, body, reply, answer)
 
     @routes.get("/v1/models")

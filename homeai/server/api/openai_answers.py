@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,13 +33,14 @@ def error_event(error: RequestError) -> bytes:
 
 def usage(generations: Sequence[Generation], *, num_choices_per_prompt: int) -> Value:
     """A prompt counts once, however many choices were drawn for it."""
-    num_prompt = sum(len(g.add.prompt_token_ids) for g in generations[::num_choices_per_prompt])
+    prompts = generations[::num_choices_per_prompt]
+    num_prompt = sum(len(g.add.prompt_token_ids) for g in prompts)
     num_output = sum(g.num_output_tokens for g in generations)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
         "total_tokens": num_prompt + num_output,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": sum(g.num_cached_tokens for g in prompts)},
     }
 
 
@@ -50,9 +50,10 @@ def timings(generation: Generation) -> Value:
     started = generation.started_at
     prompt_s = first - started if first is not None and started is not None else 0.0
     predicted_s = last - first if first is not None and last is not None else 0.0
-    num_prompt, num_predicted = len(generation.add.prompt_token_ids), generation.num_output_tokens
+    num_cached, num_predicted = generation.num_cached_tokens, generation.num_output_tokens
+    num_prompt = len(generation.add.prompt_token_ids) - num_cached
     return {
-        "cache_n": 0,
+        "cache_n": num_cached,
         "prompt_n": num_prompt,
         "prompt_ms": prompt_s * 1e3,
         "prompt_per_token_ms": prompt_s * 1e3 / num_prompt,
@@ -71,10 +72,10 @@ class Answer:
     chunk_kind: str
     id_prefix: str
 
-    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
+    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
         self.text = text
         self.wants_logprobs = wants_logprobs
-        self._id = f"{self.id_prefix}-{uuid.uuid4().hex}"
+        self._id = f"{self.id_prefix}-{request_id}"
         self._created = int(time.time())
 
     def chunk(self, choices: list[Value], **fields: object) -> bytes:
@@ -106,8 +107,8 @@ class ChatAnswer(Answer):
     chunk_kind = "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
-        super().__init__(text, wants_logprobs=wants_logprobs)
+    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
+        super().__init__(text, request_id, wants_logprobs=wants_logprobs)
         self._begun: set[int] = set()
 
     def stream_choices(self, piece: Piece) -> list[Value]:
@@ -162,8 +163,8 @@ class CompletionAnswer(Answer):
     kind = chunk_kind = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, text: Text, *, wants_logprobs: bool) -> None:
-        super().__init__(text, wants_logprobs=wants_logprobs)
+    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
+        super().__init__(text, request_id, wants_logprobs=wants_logprobs)
         self._offset: dict[int, int] = {}
 
     def stream_choices(self, piece: Piece) -> list[Value]:

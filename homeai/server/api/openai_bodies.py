@@ -109,6 +109,7 @@ class SamplingBody(Body):
     seed: Annotated[Integer, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Stop = Field(default_factory=list)
     ignore_eos: bool = False
+    cache_prompt: bool = True  # llama-server's: false computes all of the prompt
     user: str | None = None
     sse_ping_interval: float | None = None  # llama-server's: seconds, 0 or less is off
     response_format: Annotated[dict[str, object], AfterValidator(_text_only)] | None = None

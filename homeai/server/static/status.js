@@ -14,11 +14,16 @@ const WAITS = {
   token_budget: () => "Waits for room in a coming step",
   sequence_slot: (status) => `Waits for a seat, all ${status.batch.max_num_seqs} are taken`,
   kv_space: () => "Waits for room in the context memory",
+  class_cap: () => "Waits for others of its class, which has all it may",
+  source_cap: () => "Waits for its source's other requests, which have all they may",
+  shared_prefix: () => "Waits for a beginning that another request computes",
+  batch_mode: () => "Waits for the next batch",
   single_mode: () => "Waits for its turn, one request at a time",
   not_resident: () => "Waits for the model to load",
 };
 
-const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed" };
+const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed",
+  static: "static, one batch after another", window: "window, collect and then run a batch" };
 const ACCESS = { none: "no key needed", auto: "API key, except on this machine", keys: "API key" };
 const ORDER = { running: 0, preempted: 1, waiting: 2 };
 

@@ -43,12 +43,12 @@ def generation(num_prompt: int = 3, num_output: int = 2, **instants: float) -> G
 
 
 def chat(*pieces: Piece, wants_logprobs: bool = False) -> list[Any]:
-    answer = ChatAnswer(TEXT, wants_logprobs=wants_logprobs)
+    answer = ChatAnswer(TEXT, "abc", wants_logprobs=wants_logprobs)
     return [choice for piece in pieces for choice in answer.stream_choices(piece)]
 
 
 def completion(*pieces: Piece, wants_logprobs: bool = False) -> list[Any]:
-    answer = CompletionAnswer(TEXT, wants_logprobs=wants_logprobs)
+    answer = CompletionAnswer(TEXT, "abc", wants_logprobs=wants_logprobs)
     return [choice for piece in pieces for choice in answer.stream_choices(piece)]
 
 
@@ -111,10 +111,10 @@ def test_log_probabilities_are_null_where_nobody_asked(choices: Any) -> None:
 
 
 def test_chunks_of_one_answer_have_one_id() -> None:
-    answer = ChatAnswer(TEXT, wants_logprobs=False)
+    answer = ChatAnswer(TEXT, "abc", wants_logprobs=False)
     one, other = (json.loads(answer.chunk([]).removeprefix(b"data: ")) for _ in range(2))
     assert one == other
-    assert (one["object"], one["model"], one["id"][:9]) == ("chat.completion.chunk", "model", "chatcmpl-")
+    assert (one["object"], one["model"], one["id"]) == ("chat.completion.chunk", "model", "chatcmpl-abc")
 
 
 def test_prompt_is_counted_once_for_all_its_choices() -> None:
@@ -130,6 +130,17 @@ def test_timings_are_in_milliseconds() -> None:
     assert told["prompt_per_second"] == pytest.approx(20)
     assert told["predicted_per_token_ms"] == pytest.approx(100)
     assert told["predicted_per_second"] == pytest.approx(10)
+
+
+def test_cached_part_of_a_prompt_counts_once_however_many_choices_it_has() -> None:
+    generations = [generation(num_cached_tokens=count) for count in (2, 3, 1, 3)]
+    counted = usage(generations, num_choices_per_prompt=2)
+    assert counted["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+def test_timings_tell_the_cached_part_from_the_computed() -> None:
+    told = timings(generation(10, 3, num_cached_tokens=6, started_at=1.0, first_token_at=1.5, last_token_at=1.7))
+    assert (told["cache_n"], told["prompt_n"], told["prompt_per_second"]) == (6, 4, 8.0)
 
 
 def test_timings_of_an_answer_without_tokens_are_zero() -> None:

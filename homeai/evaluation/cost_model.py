@@ -1,0 +1,145 @@
+"""How long a step takes, from steps that were measured. Fitting lives in `cost_fit.py`, estimates in `devices.py`.
+
+A step without prefill costs what its rows cost, measured count by count (five rows may cost more than eight). One with
+prefill costs a constant and so much per token; beside running streams a prompt's tokens were found to cost more, the
+more streams. To both comes attention: so much per token and cell in use, because on the CPU every row passes over the
+pool up to its highest used cell.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from homeai.errors import ConfigError
+from homeai.scheduling.plan import KVOp, KVOpKind, StepPlan
+
+
+class StepShape(NamedTuple):
+    """What of a step decides its time.
+
+    num_decode_tokens: rows of running streams, drafts included. num_context_tokens: tokens attended to, summed over
+    the requests in the step. kv_used: cells in use after the step, whoever's they are.
+    """
+
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_context_tokens: int
+    kv_used: int
+
+    @classmethod
+    def of(cls, plan: StepPlan, kv_used: int) -> StepShape:
+        context = sum(chunk.start + chunk.num_tokens for chunk in plan.chunks)
+        num_drafts = sum(chunk.num_drafts for chunk in plan.chunks)
+        return cls(plan.num_prefill_tokens, plan.num_decode_tokens + num_drafts, context, kv_used)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prefill_tokens + self.num_decode_tokens
+
+
+class StepCost(Protocol):
+    """A model of one machine with one language model on it."""
+
+    @property
+    def label(self) -> str:
+        """What it describes, and whether that is measured or an estimate. Shown with every result."""
+        ...
+
+    def step_s(self, shape: StepShape) -> float: ...
+
+    def kv_op_s(self, op: KVOp) -> float: ...
+
+
+class FitError(msgspec.Struct, frozen=True):
+    """How far the fitted times are from the measured ones. `total` is signed: predicted over measured, less one."""
+
+    num_steps: int
+    total: float
+    median: float
+    p95: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_steps} steps, off by {self.median:.0%} at the median and {self.p95:.0%} at p95, "
+            f"{self.total:+.1%} in total"
+        )
+
+
+class MeasuredCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds. `decode_s` are points (rows, time) of steps without prefill, by rows; between them a line."""
+
+    source: str
+    decode_s: list[tuple[int, float]]
+    decode_cell_s: float  # per row and cell in use
+    mixed_step_s: float
+    mixed_prefill_s: float  # per token
+    mixed_decode_s: float  # per row
+    mixed_cell_s: float  # per token and cell in use
+    mixed_pair_s: float = 0.0  # per prefill token and row
+    save_token_s: float = 0.0
+    restore_token_s: float = 0.0
+    error: FitError | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.source} (measured{f': {self.error}' if self.error else ''})"
+
+    def step_s(self, shape: StepShape) -> float:
+        if not shape.num_prefill_tokens:
+            rows = shape.num_decode_tokens
+            return _interpolated(self.decode_s, rows) + self.decode_cell_s * rows * shape.kv_used
+        return (
+            self.mixed_step_s
+            + self.mixed_prefill_s * shape.num_prefill_tokens
+            + self.mixed_decode_s * shape.num_decode_tokens
+            + self.mixed_cell_s * shape.num_tokens * shape.kv_used
+            + self.mixed_pair_s * shape.num_prefill_tokens * shape.num_decode_tokens
+        )
+
+    def kv_op_s(self, op: KVOp) -> float:
+        match op.kind:
+            case KVOpKind.SAVE:
+                return self.save_token_s * op.length
+            case KVOpKind.RESTORE:
+                return self.restore_token_s * op.length
+            case _:
+                return 0.0
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> MeasuredCost:
+        """Raises `ConfigError`."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"{str(path)!r} does not hold a fitted cost model: {error}") from None
+
+
+def _interpolated(points: Sequence[tuple[int, float]], x: int) -> float:
+    """On the line through the points beside `x`; beyond the ends on the outermost line, never below zero."""
+    if len(points) == 1:
+        return points[0][1]
+    right = min(max(1, bisect_left(points, (x, 0.0))), len(points) - 1)
+    (x0, y0), (x1, y1) = points[right - 1], points[right]
+    return max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+
+
+# A 270M model (Q4_K_M) on two CPU cores, one unified pool of cells.
+SMALL_CPU = MeasuredCost(
+    source="gemma-3-270m Q4_K_M on 2 CPU cores",
+    decode_s=[(1, 0.0187), (2, 0.026), (4, 0.031), (8, 0.047), (16, 0.083)],
+    decode_cell_s=0.022 / (8 * 15_000),
+    mixed_step_s=0.014,
+    mixed_prefill_s=0.00183,
+    mixed_decode_s=0.0035,
+    mixed_cell_s=1.5e-8,
+    save_token_s=0.033 / 815,
+    restore_token_s=0.0016 / 815,
+)
