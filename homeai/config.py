@@ -25,6 +25,7 @@ from pydantic import (
 
 from homeai.config_errors import KeyPath, any_of, explain, refused
 from homeai.config_reading import Tree, merged, nested, parse_value, read_file, without_nulls
+from homeai.patterns import compiled
 
 # ---- kinds of value: the words of an error are drawn from these ------------------------------------
 
@@ -48,12 +49,23 @@ def _positive_or_off(seconds: float) -> float:
     raise ValueError("neither positive nor -1")
 
 
+def _pattern(text: str) -> str:
+    compiled(text)
+    return text
+
+
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 CountOrZero = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
 Name = Annotated[str, Field(min_length=1, description="a name, in quotes if it looks like a number")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Text = Annotated[str, Field(min_length=1, description="a text")]
+PatternText = Annotated[
+    str,
+    AfterValidator(_pattern),
+    Field(description="a regular expression (RE2: no look-around, no back-references) that takes something to match"),
+]
 FilePath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
 Network = Annotated[
     IPv4Network | IPv6Network,
@@ -115,7 +127,7 @@ class SchedulerConfig(Section):
     max_cached_seqs: Annotated[int, Field(ge=0, le=255)] = 24
     prefix_cache_tokens: CountOrZero | None = None
     host_cache_mb: CountOrZero = 512
-    max_drafts: Annotated[int, Field(ge=0, le=64)] = 8
+    max_drafts: Annotated[int, Field(ge=0, le=64)] = 15
     default_class: Name = "interactive"
 
     @property
@@ -141,13 +153,29 @@ class MatchConfig(Section):
     user: Names = ()
 
 
+class VolatileConfig(Section):
+    pattern: PatternText
+    action: Literal["drop", "move"]
+
+
 class SourceConfig(Section):
     name: Name
     fairness_class: Name = Field(alias="class")
     max_running: Count | None = None
     kv_cap: Fraction = 1.0
     private: bool = False
+    volatile: Annotated[tuple[VolatileConfig, ...], Field(strict=False)] = ()
     match: MatchConfig = MatchConfig()
+
+
+class PinConfig(Section):
+    """Exactly one of `system`, `file` and `prompt`."""
+
+    name: Name
+    source: Name | None = None
+    system: Text | None = None
+    file: FilePath | None = None
+    prompt: Text | None = None
 
 
 class ResidencyConfig(Section):
@@ -180,6 +208,7 @@ class Config(Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     classes: Mapping[Name, ClassConfig] = DEFAULT_CLASSES
     sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
+    pins: Annotated[tuple[PinConfig, ...], Field(strict=False)] = ()
     residency: ResidencyConfig = ResidencyConfig()
     ledger: LedgerConfig = LedgerConfig()
 
@@ -199,6 +228,7 @@ class Config(Section):
         _check_scheduler(self.scheduler)
         _check_model(self.model)
         _check_classes(self)
+        _check_pins(self)
         return self
 
 
@@ -237,6 +267,20 @@ def _check_classes(config: Config) -> None:
         if source.name in names:
             raise refused(f"sources[{index}].name", source.name, "a name that no other source has")
         names.add(source.name)
+
+
+def _check_pins(config: Config) -> None:
+    sources = [source.name for source in config.sources]
+    names: set[str] = set()
+    for index, pin in enumerate(config.pins):
+        given = [key for key in ("system", "file", "prompt") if getattr(pin, key) is not None]
+        if len(given) != 1:
+            raise refused(f"pins[{index}]", " and ".join(given) or None, "one of system, file and prompt")
+        if pin.source is not None and pin.source not in sources:
+            raise refused(f"pins[{index}].source", pin.source, any_of(sources) if sources else "null, without sources")
+        if pin.name in names:
+            raise refused(f"pins[{index}].name", pin.name, "a name that no other pin has")
+        names.add(pin.name)
 
 
 # ---- reading -----------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     num_cached_tokens: int = 0  # of the prompt, when it was first admitted
     num_recomputed_tokens: int = 0  # after parking
     num_moved_bytes: int = 0  # to host memory and back, while parked
+    is_pinned: bool = False  # what it computed stays, as its AddRequest wanted
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
@@ -132,6 +133,7 @@ class StepStats(msgspec.Struct, frozen=True, array_like=True):
     kv_used: int
     num_cached_tokens: int = 0  # cells kept for reuse
     host_bytes: int = 0  # of saved sequences
+    num_pinned_seqs: int = 0
     num_decode_tokens: int = 0
     num_prefill_tokens: int = 0
     num_draft_tokens: int = 0

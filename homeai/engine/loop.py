@@ -193,6 +193,7 @@ class EngineLoop:
             kv_used=scheduler.cache.num_used,
             num_cached_tokens=scheduler.cache.num_kept,
             host_bytes=scheduler.cache.host.num_bytes,
+            num_pinned_seqs=scheduler.cache.num_pinned_seqs,
         )
         return now if step is None else _with_step(now, step)
 
@@ -229,6 +230,7 @@ def _finished(request: Request, reason: FinishReason) -> Finished:
         request.num_cached_tokens,
         request.num_recomputed_tokens,
         request.num_moved_bytes,
+        request.is_pinned,
     )
 
 

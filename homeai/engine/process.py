@@ -37,7 +37,7 @@ log = logging.getLogger("homeai.engine")
 
 ENV_STEP_LOG = "HOMEAI_STEP_LOG"
 LOAD_STAGE = "weights"
-CPU_KEPT_PART = 4  # of the cells: on a CPU every step pays for the cells in use, whoever they belong to
+CPU_KEPT_PART = 8  # of the cells: on a CPU every step pays for the cells in use, whoever they belong to
 
 
 def main() -> None:

@@ -250,7 +250,7 @@ class KVCache:
         self.tree.hold(seq, True)
         self.reserve(saved.length)
         self.commit(seq, saved.length, list(saved.tokens))
-        seq.whole_from = seq.length
+        seq.whole_from = seq.length if self.config.is_partitioned else 0
         self._ops.append(KVOp(KVOpKind.RESTORE, seq.seq_id, other=saved.number, length=seq.length))
         self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
         return seq

@@ -21,10 +21,7 @@ class SavedSequence:
 
 
 class HostStore:
-    """Bounded by bytes; a saved sequence is found again only as a whole.
-
-    Part of one would not do: a sliding-window model saves no more than its window, which fits one length only.
-    """
+    """Bounded by bytes; a saved sequence is found again only as a whole: cold tails were cut off before."""
 
     def __init__(self, max_bytes: int, bytes_per_token: int) -> None:
         self.max_bytes = max_bytes

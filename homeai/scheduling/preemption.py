@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from homeai.request import Request
 
+MIN_WEIGHT_RATIO = 4.0  # a chat is not parked for a spoken question: somebody reads along
 MIN_STAY_S = 2.0  # in the batch, before it may be parked for somebody else's hurry
 
 
@@ -21,9 +22,9 @@ def choose_victim(running: Sequence[Request], weight: Callable[[str], float]) ->
 def victim_of_hurry(
     running: Iterable[Request], hurried: Request, weight: Callable[[str], float], now: float
 ) -> Request | None:
-    """Somebody of a lower class than `hurried`, who has had a turn since the last time."""
-    mine = weight(hurried.fairness_class)
-    lower = [r for r in running if weight(r.fairness_class) < mine and now - r.joined_at >= MIN_STAY_S]
+    """Somebody of a much lower class than `hurried`, who has had a turn since the last time."""
+    limit = weight(hurried.fairness_class) / MIN_WEIGHT_RATIO
+    lower = [r for r in running if weight(r.fairness_class) <= limit and now - r.joined_at >= MIN_STAY_S]
     return choose_victim(lower, weight) if lower else None
 
 

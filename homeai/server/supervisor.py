@@ -1,7 +1,8 @@
 """The engine child's life: start, ready, heartbeat, restart, stop. Single owner of the residency state.
 
     STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED
-                 ↑___________________|  the child died: back-off, again
+                 ↑        pins       |
+                 |___________________|  the child died: back-off, again
               FAILED                    the file cannot be loaded, or it died too often
 
 A device that is not there yet, or whose memory is somebody else's now, is no death: LOADING goes on, with the
@@ -34,6 +35,8 @@ from homeai.messages import (
     StepOutputs,
     Up,
 )
+from homeai.server.pins import Pin
+from homeai.server.warmup import WarmUp
 
 log = logging.getLogger("homeai.supervisor")
 
@@ -78,12 +81,18 @@ class Supervisor:
     """`on_message` gets what the engine says; `on_lost` is called once per incarnation that ended, however it did."""
 
     def __init__(
-        self, start_child: Callable[[], Child], residency: ResidencyConfig, clock: Clock | None = None
+        self,
+        start_child: Callable[[], Child],
+        residency: ResidencyConfig,
+        clock: Clock | None = None,
+        warm_up: WarmUp | None = None,
     ) -> None:
         self._start_child = start_child
         self._residency = residency
         self._clock = clock or MonotonicClock()
+        self.warm_up = warm_up or WarmUp()
         self._child: Child | None = None
+        self._loaded: EngineReady | None = None  # what the child said of itself; `ready` once it is warm
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # nothing to wait for: neither LOADING nor WARMING
         self._stopping = asyncio.Event()
@@ -138,6 +147,11 @@ class Supervisor:
             self._child.send(message)
         elif isinstance(message, AddRequest):
             self._unsent[message.request_id] = message
+
+    def pin(self, pins: Sequence[Pin]) -> None:
+        """What every engine computes first, known as soon as the vocabulary is read."""
+        self.warm_up.know(pins)
+        self._warm()
 
     def withdraw(self, request_ids: Iterable[str]) -> list[str]:
         """Those of the requests that the engine has not heard of, which it never will now."""
@@ -201,7 +215,7 @@ class Supervisor:
             elif self.state is not State.FAILED:  # given up, and what was on its way does not change that
                 self._take(message)
         exit_code = await child.wait()
-        self._child = self.ready = self.progress = None
+        self._child = self._loaded = self.ready = self.progress = None
         self._unsent.clear()
         if self.state is State.FAILED:
             return  # given up: `on_lost` was called then
@@ -217,13 +231,32 @@ class Supervisor:
             self._report(message)
             self._set_state(State.LOADING if message.fraction < 1 else State.WARMING)
         elif isinstance(message, EngineReady):
-            self._become_resident(message)
+            self._loaded = message
+            self.warm_up.begin()
+            self._warm()
         else:
             if isinstance(message, StepOutputs):
                 self._longest_step_s = max(self._longest_step_s, message.stats.step_s)
             elif isinstance(message, Heartbeat):
                 self._longest_step_s = max(self._longest_step_s, message.predicted_s)
-            self.on_message(message)
+            if (rest := self.warm_up.take(message)) is not None:
+                self.on_message(rest)
+            self._warm()
+
+    def _warm(self) -> None:
+        """Compute what is to be in the engine before it is everybody's, or anew when it is idle."""
+        if self._child is None or self._loaded is None or not self.warm_up.is_known:
+            return
+        request = self.warm_up.next(self._clock.now())
+        if request is not None:
+            self._child.send(request)
+        if self.ready is not None:
+            return
+        if (progress := self.warm_up.progress) is not None:
+            self._report(progress)
+            self._set_state(State.WARMING)
+        else:
+            self._become_resident(self._loaded)
 
     def _report(self, progress: LoadProgress) -> None:
         """A long load shows that it moves; a short one says nothing."""

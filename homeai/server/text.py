@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os.path
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,10 +16,12 @@ from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
 from homeai.request import longest_request
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import ChatMessage, PromptRenderer
+from homeai.server.volatile import Rule, steadied
 
 T = TypeVar("T")
 
 INLINE_CHARS = 2048  # tokenised in less time than a thread takes to answer
+TWO_QUESTIONS = ("Hello", "7")  # that begin differently
 
 
 class Text:
@@ -71,6 +74,26 @@ class Text:
     async def encode_prompt(self, prompt: str) -> list[int]:
         return await self._fitting(len(prompt), lambda: self._encode_prompt(prompt), param="prompt")
 
+    def encode_system(self, system: str, rules: Sequence[Rule]) -> list[int]:
+        """What every chat with this system prompt begins with, whatever the user asks.
+
+        Raises `PromptTooLong`, and `InvalidRequest` where the template does not take it.
+        """
+        one, other = (self._encode_question(system, question, rules) for question in TWO_QUESTIONS)
+        return _settled(os.path.commonprefix([one, other]))
+
+    def encode_beginning(self, prompt: str) -> list[int]:
+        """What every prompt begins with that begins with this text. Raises `PromptTooLong`."""
+        token_ids = self._encode_prompt(prompt)
+        self.check_length(len(token_ids), param="prompt")
+        return _settled(token_ids)
+
+    def _encode_question(self, system: str, question: str, rules: Sequence[Rule]) -> list[int]:
+        messages = steadied([ChatMessage("system", system), ChatMessage("user", question)], rules).messages
+        token_ids = self._renderer.encode(messages, partial(self._check_size, param="system"))
+        self.check_length(len(token_ids), param="system")
+        return token_ids
+
     def completion_output(self, stop: Sequence[str]) -> OutputText:
         return OutputText(self._vocabulary.piece, stop)
 
@@ -121,6 +144,11 @@ class Text:
             token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
         self.check_token_ids(token_ids, param=param)
         return token_ids
+
+
+def _settled(token_ids: list[int]) -> list[int]:
+    """Without the last token, which may become another one with what follows."""
+    return token_ids[:-1]
 
 
 def _read_template(path: Path) -> str:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from homeai.scheduling.budget import Budget, StepTimeModel
+from homeai.scheduling.budget import HEADROOM, Budget, StepTimeModel
 
 
 def teach(
@@ -59,7 +59,7 @@ def test_step_carries_what_the_tightest_target_allows() -> None:
     budget = Budget(512, patience_s=1.0, min_chunk_tokens=16)
     teach(budget.times, *MACHINES[0])
     count = budget.prefill_tokens(8, 2000, 0.25)
-    assert budget.times.predict(count, 8, 2000) <= 0.25 < budget.times.predict(count + 4, 8, 2000)
+    assert budget.times.predict(count, 8, 2000) <= 0.25 * HEADROOM < budget.times.predict(count + 4, 8, 2000)
 
 
 def test_without_streams_a_step_is_as_long_as_the_next_one_may_wait() -> None:
@@ -78,3 +78,23 @@ def test_ceiling_holds_on_a_fast_machine() -> None:
     budget = Budget(512, patience_s=1.0, min_chunk_tokens=16)
     teach(budget.times, *MACHINES[1])
     assert budget.prefill_tokens(8, 2000, 0.25) == 504
+
+
+def test_steps_of_both_kinds_may_cost_more_than_the_sum() -> None:
+    """A CPU computes a prompt beside streams in a pass of its own."""
+    model = StepTimeModel()
+    rng = random.Random(5)
+    for _ in range(200):
+        num_prefill, num_decode = rng.choice([0, 0, 60, 200]), rng.choice([0, 3, 8])
+        seconds = 0.01 + 0.001 * num_prefill + 0.005 * num_decode + 0.02 * (num_prefill > 0 and num_decode > 0)
+        model.observe(num_prefill, num_decode, 1000, seconds)
+    assert model.predict(100, 8, 1000) == pytest.approx(0.01 + 0.1 + 0.04 + 0.02, rel=0.05)
+
+
+def test_easy_decodes_do_not_make_prefill_look_easy() -> None:
+    model = StepTimeModel()
+    teach(model, *MACHINES[0])
+    before = model.predict(100, 8, 1000)
+    for _ in range(10):
+        model.observe(0, 8, 1000, 0.5 * model.predict(0, 8, 1000))
+    assert model.predict(100, 8, 1000) > 0.8 * before

@@ -233,15 +233,19 @@ def test_parked_request_that_ended_leaves_nothing_in_host_memory() -> None:
     assert cache.host.num_bytes == 0
 
 
-def test_restored_sequence_is_not_shared_below_its_end() -> None:
-    """A sliding-window model saved its last window only."""
-    cache = create_cache(host_bytes=500)
+@pytest.mark.parametrize(("is_partitioned", "num_shared"), [(False, 200), (True, 0)])
+def test_restored_sequence_is_shared_below_its_end_only_where_all_of_it_was_saved(
+    is_partitioned: bool, num_shared: int
+) -> None:
+    """With partitions a sliding-window model saves its last window only."""
+    cache = create_cache(host_bytes=500, num_seqs=2, is_partitioned=is_partitioned)
     keep(cache, parked := text(300), parked_by="r1")
-    cache.close(compute(cache, text(800), 1.0), 1.0, keep=False)
+    for seq in [compute(cache, text(100)), compute(cache, text(100))]:
+        cache.close(seq, 1.0, keep=False)
     compute(cache, [*parked, 1], 2.0)
     other = cache.open("", text(290, parked[:200]), 3.0)
     assert other is not None
-    assert other.length == 0
+    assert other.length == num_shared
 
 
 # ---- partitions -------------------------------------------------------------------------------------

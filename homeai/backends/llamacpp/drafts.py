@@ -92,7 +92,7 @@ class Drafter:
         for count in range(1, max_drafts + 1):
             survival *= self._trust[_level(length + count - 1)]
             expected += survival
-            if count in DRAFT_SIZES or count == max_drafts:
+            if count in DRAFT_SIZES:
                 gain = (1 + expected / num_rows) / costs.ratio(num_tokens, num_tokens + count)
                 if gain > best_gain:
                     best, best_gain = count, gain
