@@ -17,6 +17,7 @@ from homeai.status import RequestProgress, Status
 
 STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow"}
 GIB = 2**30
+MIB = 2**20
 
 
 class DaemonClient:
@@ -131,12 +132,15 @@ def _facts(status: Status) -> Table:
         gpu = memory.gpu
         used = f"{gpu.used_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB"
         table.add_row("GPU", f"{gpu.name}: {used}, {gpu.utilisation:.0%} busy")
-    table.add_row("KV", f"{kv.used:,} of {kv.total:,} tokens")
+    saved = f"; {kv.host_bytes / MIB:,.0f} MiB saved in ordinary memory" if kv.host_bytes else ""
+    table.add_row("KV", f"{kv.used:,} of {kv.total:,} tokens, {kv.kept:,} of them kept for reuse{saved}")
+    for pin in status.pins:
+        table.add_row("pin", Text(f"{pin.name}: {pin.num_tokens:,} tokens, {pin.state}"))
     table.add_row(
         "batch",
         f"{batch.num_running} of {batch.max_num_seqs} running, {batch.num_waiting} waiting; "
         f"last step {batch.num_decode_tokens} decode + {batch.num_prefill_tokens} prefill tokens "
-        f"in {batch.step_s * 1e3:.0f} ms ({batch.host_s * 1e3:.1f} ms host)",
+        f"in {batch.step_s * 1e3:.0f} ms (predicted {batch.predicted_s * 1e3:.0f}, host {batch.host_s * 1e3:.1f})",
     )
     chunks = f"chunks of {policy.max_chunk_tokens}" if policy.chunked_prefill else "whole prompts"
     table.add_row("mode", f"{batch.mode} (policy {policy.mode}, {chunks}, auth {policy.auth})")

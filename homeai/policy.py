@@ -6,7 +6,7 @@ import msgspec
 
 
 class ClassPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets are promises that the scheduler plans for; caps bind only while somebody else waits.
+    """Targets are promises that the scheduler plans for; max_running and kv_cap always bind, share_cap only hurry.
 
     weight: long-run share of the model's time beside other backlogged classes.
     ttft_target_s: arrival to first token; a request about to miss it goes first. None: no hurry.

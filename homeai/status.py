@@ -38,10 +38,22 @@ class MemoryStatus(msgspec.Struct, frozen=True):
 
 
 class KVStatus(msgspec.Struct, frozen=True):
-    """In tokens."""
+    """In tokens. `kept`, of those that are used, give way at once: they wait to be used again."""
 
     used: int
     total: int
+    kept: int = 0
+    host_bytes: int = 0  # of ordinary memory, with what gave way and is likely to come back
+
+
+class PinStatus(msgspec.Struct, frozen=True):
+    """`state`: kept, waiting or refused; then `problem` says why."""
+
+    name: str
+    source: str
+    num_tokens: int
+    state: str
+    problem: str | None = None
 
 
 class BatchStatus(msgspec.Struct, frozen=True):
@@ -57,6 +69,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int
     step_s: float
     host_s: float
+    predicted_s: float = 0.0
 
 
 class PolicyStatus(msgspec.Struct, frozen=True):
@@ -112,4 +125,5 @@ class Status(msgspec.Struct, frozen=True):
     classes: list[ClassStatus]
     requests: list[RequestProgress]
     totals: TotalsStatus
+    pins: list[PinStatus] = []
     notes: list[str] = []  # what the owner should know, although everything goes on

@@ -142,6 +142,22 @@ sources:
     assert nobody.match.address == ()
 
 
+def test_volatile_parts_and_pins_are_read(written):
+    config = written("""
+sources:
+  - name: kitchen
+    class: voice
+    volatile: [{pattern: 'It is [0-9:]+', action: move}]
+pins:
+  - {name: house, source: kitchen, system: You are a house.}
+  - {name: file, file: ~/house.txt}
+""")
+    (rule,) = config.sources[0].volatile
+    assert (rule.pattern, rule.action) == ("It is [0-9:]+", "move")
+    assert [pin.system for pin in config.pins] == ["You are a house.", None]
+    assert config.pins[1].file == Path.home() / "house.txt"
+
+
 # ---- what is refused ----------------------------------------------------------------------------------
 
 
@@ -175,6 +191,19 @@ sources:
             "sources: [{name: a, class: voice, match: {address: [1.2.3.4/33]}}]",
             "sources[0].match.address[0]: '1.2.3.4/33' is not allowed: an address such as",
         ),
+        (
+            "sources: [{name: a, class: voice, volatile: [{pattern: '(?=a)', action: drop}]}]",
+            "sources[0].volatile[0].pattern: '(?=a)' is not allowed: a regular expression (RE2: no look-around",
+        ),
+        (
+            "sources: [{name: a, class: voice, volatile: [{pattern: 'a*', action: drop}]}]",
+            "sources[0].volatile[0].pattern: 'a*' is not allowed: a regular expression",
+        ),
+        (
+            "sources: [{name: a, class: voice, volatile: [{pattern: a, action: hide}]}]",
+            "sources[0].volatile[0].action: 'hide' is not allowed: drop or move",
+        ),
+        ("pins: [{name: a, system: ''}]", "pins[0].system: '' is not allowed: a text or null"),
     ],
 )
 def test_impossible_value_is_named_with_what_is_allowed(written, text, message):
@@ -209,6 +238,14 @@ def test_unknown_key_names_the_closest_known_one(written, text, message):
         ("scheduler: {default_class: x}", "scheduler.default_class: 'x' is not allowed: voice, interactive, coding or"),
         ("sources: [{name: a, class: x}]", "sources[0].class: 'x' is not allowed: voice, interactive, coding or"),
         ("sources: [{name: a, class: voice}, {name: a, class: voice}]", "sources[1].name: 'a' is not allowed: a name"),
+        ("pins: [{name: a}]", "pins[0]: null is not allowed: one of system, file and prompt"),
+        ("pins: [{name: a, file: f, prompt: x}]", "pins[0]: 'file and prompt' is not allowed: one of system, file"),
+        ("pins: [{name: a, prompt: x}, {name: a, prompt: y}]", "pins[1].name: 'a' is not allowed: a name that no"),
+        ("pins: [{name: a, prompt: x, source: s}]", "pins[0].source: 's' is not allowed: null, without sources"),
+        (
+            "{sources: [{name: b, class: voice}], pins: [{name: a, prompt: x, source: s}]}",
+            "pins[0].source: 's' is not allowed: b",
+        ),
         ("model: {kv_type: q8_0, flash_attention: off}", "model.flash_attention: 'off' is not allowed: auto or on"),
     ],
 )

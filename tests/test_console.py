@@ -24,6 +24,7 @@ from homeai.status import (
     LoadStatus,
     MemoryStatus,
     ModelStatus,
+    PinStatus,
     PolicyStatus,
     RequestProgress,
     Status,
@@ -39,8 +40,8 @@ STATUS = Status(
     uptime_s=60.0,
     model=ModelStatus("gemma", "gemma.gguf", GIB, "cpu", 8192, "chat template", 0.5),
     memory=MemoryStatus(GIB, 2 * GIB, 3 * GIB, GIB // 8, 16 * GIB, 8 * GIB, None),
-    kv=KVStatus(1234, 16384),
-    batch=BatchStatus("continuous", 7, 2, 1, 8, 2, 128, 512, 0.05, 0.001),
+    kv=KVStatus(1234, 16384, 1000, 5 * 2**20),
+    batch=BatchStatus("continuous", 7, 2, 1, 8, 2, 128, 512, 0.05, 0.001, 0.06),
     policy=PolicyStatus("auto", True, 256, "auto"),
     classes=[ClassStatus("voice", 8.0, 1, 2, 16, 20.0)],
     requests=[],
@@ -67,8 +68,8 @@ def test_status_has_the_facts_of_the_page(monkeypatch: pytest.MonkeyPatch) -> No
         "resident",
         "gemma on cpu, up to 8,192 tokens",
         "weights 1.0 GiB, KV 2.0 GiB, engine 3.0 GiB; free 8.0 GiB",
-        "1,234 of 16,384 tokens",
-        "2 of 8 running, 1 waiting; last step 2 decode + 128 prefill tokens in 50 ms (1.0 ms host)",
+        "1,234 of 16,384 tokens, 1,000 of them kept for reuse; 5 MiB saved in ordinary memory",
+        "2 of 8 running, 1 waiting; last step 2 decode + 128 prefill tokens in 50 ms (predicted 60, host 1.0)",
         "continuous (policy auto, chunks of 256, auth auto)",
         "5 finished, 4 rejected, 3 failed, 2 preemptions, 1 steps out of room",
         "nobody is asking right now",
@@ -94,6 +95,11 @@ def test_status_of_a_load_and_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_status_has_what_the_owner_should_know(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "trained for 2048" in shown(msgspec.structs.replace(STATUS, notes=["trained for 2048"]), monkeypatch)
+
+
+def test_status_shows_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(msgspec.structs.replace(STATUS, pins=[PinStatus("house", "kitchen", 1234, "kept")]), monkeypatch)
+    assert "house: 1,234 tokens, kept" in text
 
 
 def test_status_shows_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,11 @@ class Engine:
     def add(self, request: Request) -> None:
         """Raises `AssertionError` for a request that can not be served; nothing is changed then."""
         self.scheduler.add(request)
-        self.runner.add(request)
+        try:
+            self.runner.add(request)
+        except AssertionError:
+            self.scheduler.abort(request.request_id, self.clock.now())
+            raise
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         output = self.scheduler.abort(request_id, self.clock.now(), reason)

@@ -31,7 +31,8 @@ from homeai.engine.wire import Inbox, Outbox
 from homeai.errors import DeviceUnavailable, ModelLoadError
 from homeai.messages import EngineConfig, EngineFailed, EngineReady, LoadModel, LoadProgress
 from homeai.scheduling.cache import CacheConfig
-from homeai.scheduling.scheduler import Scheduler, SchedulerConfig
+from homeai.scheduling.controls import SchedulerConfig
+from homeai.scheduling.scheduler import Scheduler
 
 log = logging.getLogger("homeai.engine")
 

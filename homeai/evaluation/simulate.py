@@ -23,7 +23,7 @@ from homeai.evaluation.devices import RooflineCost, estimate
 from homeai.evaluation.summary import Summary, summarise
 from homeai.evaluation.workload import Arrival
 from homeai.messages import EngineConfig
-from homeai.scheduling.scheduler import SchedulerConfig
+from homeai.scheduling.controls import SchedulerConfig
 from homeai.server.launch import engine_config
 
 MODES: Final = ("continuous", "static", "window", "single")

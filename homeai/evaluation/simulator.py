@@ -19,8 +19,9 @@ from homeai.evaluation.cost_model import StepCost, StepShape
 from homeai.evaluation.records import Run
 from homeai.evaluation.workload import Arrival, Workload
 from homeai.request import Request, SamplingParams
+from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.plan import RequestOutput, StepPlan
-from homeai.scheduling.scheduler import Scheduler, SchedulerConfig
+from homeai.scheduling.scheduler import Scheduler
 
 MAX_IDLE_STEPS: Final = 1000
 

@@ -21,6 +21,7 @@ from homeai.scheduling.tree import Match, Node, PrefixTree, Sequence
 
 MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache
 MIN_KEPT_TOKENS = 32
+FADING_EVICTIONS = 64  # after so many, hits count half
 HOT_HITS = 2  # found so often, a beginning is learned: it goes last
 
 
@@ -45,14 +46,15 @@ class CacheConfig:
 class KVCache:
     """`num_running_ids`: sequences that must always be there for running requests.
 
-    `is_worth_saving(num_tokens)`: restoring so many tokens costs less than computing them again.
+    `is_worth_moving(num_tokens, num_computed)`: bringing so many tokens to host memory or back costs less than
+    computing `num_computed` again.
     """
 
     def __init__(
         self,
         config: CacheConfig,
         num_running_ids: int,
-        is_worth_saving: Callable[[int], bool] = lambda num_tokens: False,
+        is_worth_moving: Callable[[int, int], bool] = lambda num_tokens, num_computed: False,
     ) -> None:
         self.config = config
         self._num_running_ids = num_running_ids
@@ -60,7 +62,7 @@ class KVCache:
         self.num_evictions = 0
         self.tree = PrefixTree()
         self.host = HostStore(config.host_bytes if config.can_save else 0, config.kv_bytes_per_token)
-        self._is_worth_saving = is_worth_saving
+        self._is_worth_moving = is_worth_moving
         self._roots: dict[str, Node] = {}
         self._seqs: dict[int, Sequence] = {}
         self._kept: set[Sequence] = set()
@@ -89,6 +91,10 @@ class KVCache:
         return self.num_cells - self.tree.num_held_cells - self._num_reserved
 
     @property
+    def num_pinned_seqs(self) -> int:
+        return sum(seq.is_pinned for seq in self._seqs.values())
+
+    @property
     def pending_ops(self) -> tuple[KVOp, ...]:
         """What the next step begins with."""
         return tuple(self._ops)
@@ -101,7 +107,7 @@ class KVCache:
 
     def find(self, domain: str, tokens: list[int]) -> Match:
         """What is computed of `tokens` but the last, which has to run for its logits."""
-        return self.tree.match(self._root(domain), tokens, len(tokens) - 1)
+        return self.tree.match(self._roots.get(domain, NOTHING), tokens, len(tokens) - 1)
 
     def num_held_of(self, domain: str, tokens: list[int]) -> int:
         """Of what is computed of `tokens`, the cells that somebody runs in anyway."""
@@ -112,13 +118,16 @@ class KVCache:
             count += len(node.tokens) if node.num_held else 0
         return count
 
-    def open(self, domain: str, tokens: list[int], now: float, *, is_new: bool = True) -> Sequence | None:
+    def open(
+        self, domain: str, tokens: list[int], now: float, *, max_cells: int | None = None, is_new: bool = True
+    ) -> Sequence | None:
         """A held sequence that begins with what is there of `tokens`; None when no id is to be had.
 
+        `max_cells`: what it may take of the available ones now; the others are promised.
         `is_new`: a request that was not here before, whose hits tell what is worth keeping.
         """
         match = self.find(domain, tokens)
-        seq = self._restore(domain, tokens, match.length)
+        seq = self._restore(domain, tokens, match.length, self.num_available if max_cells is None else max_cells)
         seq = seq or self._adopt(match) or self._share(match) or self._empty(domain)
         if seq is None:
             return None
@@ -173,26 +182,31 @@ class KVCache:
         return seq
 
     def pin(self, seq: Sequence) -> bool:
-        """Keep it for good. False when too few ids would be left for those who run."""
-        num_pinned = sum(other.is_pinned for other in self._seqs.values())
-        if num_pinned >= self.config.num_seqs - self._num_running_ids:
+        """Keep it for good. False when nobody could begin with it, or too few ids would be left for those who run."""
+        if not self.config.can_share or seq.length < MIN_KEPT_TOKENS:
+            return False
+        if self.num_pinned_seqs >= self.config.num_seqs - self._num_running_ids:
             return False
         seq.is_pinned = True
         return True
 
-    def unpin(self) -> None:
-        """Pins give way when a request could not run at all beside them."""
-        for seq in self._seqs.values():
-            if seq.is_pinned:
-                seq.is_pinned = False
-                self.tree.hold(seq, False)
-                self._kept.add(seq)
+    def unpin(self) -> bool:
+        """Give up one pin, for a request that could not run at all beside it. False when there is none."""
+        pinned = next((seq for seq in self._seqs.values() if seq.is_pinned), None)
+        if pinned is None:
+            return False
+        pinned.is_pinned = False
+        self.tree.hold(pinned, False)
+        self._kept.add(pinned)
+        return True
 
-    def forget_parked(self, request_id: str) -> None:
-        """A parked request will not come back: what it left in the cache is as any other's."""
-        for seq in self._kept:
-            if seq.parked_by == request_id:
-                seq.parked_by = None
+    def forget_parked(self, request_id: str, *, keep: bool = True) -> None:
+        """A parked request is back, or will not come: what it left is as any other's, or (not `keep`) dropped."""
+        for seq in [seq for seq in self._kept if seq.parked_by == request_id]:
+            seq.parked_by = None
+            if not keep:
+                self._kept.remove(seq)
+                self._drop(seq)
         self._ops += [KVOp(KVOpKind.FORGET, -1, other=number) for number in self.host.forget_parked(request_id)]
 
     # ---- how a sequence begins -------------------------------------------------------------------
@@ -219,7 +233,7 @@ class KVCache:
         origin = next((seq for seq in match.node.seqs if seq.whole_from <= match.length), None)
         if origin is None:
             return None
-        if self.config.is_partitioned and not self._free_ids and origin in self._kept:
+        if self.config.is_partitioned and not self._free_ids and origin in self._kept and not origin.parked_by:
             self._kept.remove(origin)  # a copy would cost another sequence its place
             self.truncate(origin, match.length)
             return origin
@@ -238,10 +252,12 @@ class KVCache:
         seq = self._seqs[seq_id] = Sequence(seq_id, self._root(domain))
         return seq
 
-    def _restore(self, domain: str, tokens: list[int], length: int) -> Sequence | None:
+    def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int) -> Sequence | None:
         """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then."""
         saved = self.host.find(domain, tokens)
-        if saved is None or saved.length <= length or saved.length > self.num_available:
+        if saved is None or saved.length <= length or saved.length > min(max_cells, self.num_available):
+            return None
+        if not self._is_worth_moving(saved.length, saved.length - length):
             return None
         seq = self._empty(domain)
         if seq is None:
@@ -249,7 +265,7 @@ class KVCache:
         self.host.discard(saved.number)  # first: making room may save others
         self.tree.hold(seq, True)
         self.reserve(saved.length)
-        self.commit(seq, saved.length, list(saved.tokens))
+        self.commit(seq, saved.length, saved.tokens)
         seq.whole_from = seq.length if self.config.is_partitioned else 0
         self._ops.append(KVOp(KVOpKind.RESTORE, seq.seq_id, other=saved.number, length=seq.length))
         self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
@@ -275,6 +291,8 @@ class KVCache:
         if seq is None:
             return False
         self.num_evictions += 1
+        if self.num_evictions % FADING_EVICTIONS == 0:
+            self.tree.fade(self._kept)
         head = 0 if whole or not self.config.can_share or seq.parked_by else _learned_length(seq)
         if seq.whole_from <= head < seq.length and head >= MIN_KEPT_TOKENS:
             self.truncate(seq, head)
@@ -285,7 +303,7 @@ class KVCache:
         return True
 
     def _save(self, seq: Sequence) -> None:
-        if not (seq.parked_by or seq.node.hits) or not self._is_worth_saving(seq.length):
+        if not (seq.parked_by or seq.node.hits) or not self._is_worth_moving(seq.length, seq.length):
             return
         root = self._root_of(seq)
         domain = next(name for name, other in self._roots.items() if other is root)
@@ -317,6 +335,9 @@ class KVCache:
         for domain, other in list(self._roots.items()):
             if other is root:
                 del self._roots[domain]
+
+
+NOTHING = Node([], None)  # the root of a domain that has nothing
 
 
 def _worth(seq: Sequence) -> tuple[bool, bool, float]:

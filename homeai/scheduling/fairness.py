@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from homeai.request import Request
+
 DEFAULT_WEIGHT: Final = 1.0
 MAX_IDLE_SOURCES: Final = 4096
 RECENT_HALF_LIFE_S: Final = 10.0
@@ -21,6 +23,7 @@ class VirtualCounter:
     def __init__(self) -> None:
         self._value: dict[str, float] = {}
         self._backlog: dict[str, int] = {}
+        self._running: dict[str, int] = {}
         self._last_to_leave: str | None = None
 
     def __getitem__(self, owner: str) -> float:
@@ -42,16 +45,28 @@ class VirtualCounter:
             self._last_to_leave = owner
             self._forget_idle()
 
+    def start(self, owner: str) -> None:
+        """`owner` has one more request running."""
+        self._running[owner] = self._running.get(owner, 0) + 1
+
+    def end(self, owner: str) -> None:
+        self._running[owner] -= 1
+        if self._running[owner] == 0:
+            del self._running[owner]
+
     def _floor(self) -> float:
+        """Of those that wait the least served; when nobody does, those that run or came last had their share."""
         if self._backlog:
             return min(self._value[owner] for owner in self._backlog)
-        return self[self._last_to_leave] if self._last_to_leave is not None else 0.0
+        last = self[self._last_to_leave] if self._last_to_leave is not None else 0.0
+        return max((self[owner] for owner in self._running), default=0.0) if self._running else last
 
     def _forget_idle(self) -> None:
         """Names come from clients: keep the table bounded, lowest counters first (a lift restores those)."""
-        if len(self._value) <= MAX_IDLE_SOURCES + len(self._backlog):
+        if len(self._value) <= MAX_IDLE_SOURCES + len(self._backlog) + len(self._running):
             return
-        idle = sorted((o for o in self._value if o not in self._backlog), key=self._value.__getitem__)
+        idle = [owner for owner in self._value if owner not in self._backlog and owner not in self._running]
+        idle.sort(key=self._value.__getitem__)
         for owner in idle[: len(idle) // 2]:
             if owner != self._last_to_leave:
                 del self._value[owner]
@@ -93,8 +108,12 @@ class RecentService:
 class FairShare:
     """Both levels together: what was served, in weighted tokens."""
 
-    def __init__(self, class_weights: Mapping[str, float]) -> None:
+    def __init__(
+        self, class_weights: Mapping[str, float], prompt_token_weight: float = 1.0, output_token_weight: float = 2.0
+    ) -> None:
         self._weights = class_weights
+        self._prompt_token_weight = prompt_token_weight
+        self._output_token_weight = output_token_weight
         self.classes = VirtualCounter()
         self.sources: dict[str, VirtualCounter] = {}
         self.recent = RecentService()
@@ -107,6 +126,24 @@ class FairShare:
         if counter is None:
             counter = self.sources[fairness_class] = VirtualCounter()
         return counter
+
+    def charge_tokens(self, request: Request, end: int) -> None:
+        """Charge the request's source for its tokens up to `end`, drawn ones too, each once in its life."""
+        old = request.num_charged_tokens
+        if end <= old:
+            return
+        request.num_charged_tokens = end
+        num_prompt = max(0, min(end, request.num_prompt_tokens) - old)
+        cost = num_prompt * self._prompt_token_weight + (end - old - num_prompt) * self._output_token_weight
+        self.charge(request.fairness_class, request.source, cost)
+
+    def start(self, fairness_class: str, source: str) -> None:
+        self.classes.start(fairness_class)
+        self.of_class(fairness_class).start(source)
+
+    def end(self, fairness_class: str, source: str) -> None:
+        self.classes.end(fairness_class)
+        self.of_class(fairness_class).end(source)
 
     def charge(self, fairness_class: str, source: str, cost: float) -> None:
         self.classes.charge(fairness_class, cost / self.weight(fairness_class))

@@ -11,13 +11,18 @@ class SavedSequence:
 
     number: int
     domain: str
-    tokens: tuple[int, ...]
+    tokens: list[int]
     parked_by: str | None
     saved_at: float
 
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    def begins(self, tokens: list[int]) -> bool:
+        """`tokens` begin with all of it, and go on. Most differ in the last one, which is quick to see."""
+        length = self.length
+        return length < len(tokens) and self.tokens[-1] == tokens[length - 1] and self.tokens == tokens[:length]
 
 
 class HostStore:
@@ -38,11 +43,7 @@ class HostStore:
 
     def find(self, domain: str, tokens: list[int]) -> SavedSequence | None:
         """The longest one that `tokens` begin with and go on after."""
-        fitting = (
-            saved
-            for saved in self._saved.values()
-            if saved.domain == domain and saved.length < len(tokens) and tuple(tokens[: saved.length]) == saved.tokens
-        )
+        fitting = (saved for saved in self._saved.values() if saved.domain == domain and saved.begins(tokens))
         return max(fitting, key=lambda saved: saved.length, default=None)
 
     def put(self, domain: str, tokens: list[int], *, parked_by: str | None, now: float) -> tuple[int | None, list[int]]:
@@ -58,7 +59,7 @@ class HostStore:
             del self._saved[oldest.number]
             gone.append(oldest.number)
         self._last_number += 1
-        self._saved[self._last_number] = SavedSequence(self._last_number, domain, tuple(tokens), parked_by, now)
+        self._saved[self._last_number] = SavedSequence(self._last_number, domain, tokens, parked_by, now)
         return self._last_number, gone
 
     def discard(self, number: int) -> SavedSequence | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from homeai.request import Request
 
 MIN_WEIGHT_RATIO = 4.0  # a chat is not parked for a spoken question: somebody reads along
-MIN_STAY_S = 2.0  # in the batch, before it may be parked for somebody else's hurry
+MIN_STAY_S = 2.0  # in the batch, before it may be parked again for somebody else's hurry
+MONOPOLY_WAIT_S = 2.0
 
 
 def choose_victim(running: Sequence[Request], weight: Callable[[str], float]) -> Request:
@@ -19,18 +19,28 @@ def choose_victim(running: Sequence[Request], weight: Callable[[str], float]) ->
     return min(reversed(running), key=lambda r: (weight(r.fairness_class), r.num_computed_tokens, -r.arrival_at))
 
 
-def victim_of_hurry(
+def eligible_for_hurry(
     running: Iterable[Request], hurried: Request, weight: Callable[[str], float], now: float
-) -> Request | None:
-    """Somebody of a much lower class than `hurried`, who has had a turn since the last time."""
+) -> list[Request]:
+    """Those of a much lower class than `hurried`. Who was parked before has a while to get on with it first."""
     limit = weight(hurried.fairness_class) / MIN_WEIGHT_RATIO
-    lower = [r for r in running if weight(r.fairness_class) <= limit and now - r.joined_at >= MIN_STAY_S]
-    return choose_victim(lower, weight) if lower else None
+    return [
+        r
+        for r in running
+        if weight(r.fairness_class) <= limit and (not r.num_preemptions or now - r.joined_at >= MIN_STAY_S)
+    ]
 
 
-def victim_of_monopoly(running: Sequence[Request], newcomer: Request, max_num_seqs: int) -> Request | None:
-    """One source holds every seat while another one waits: its latest request gives way."""
-    if max_num_seqs < 2 or len(running) < max_num_seqs:
+def victim_of_monopoly(
+    running: Sequence[Request], newcomer: Request, weight: Callable[[str], float], now: float
+) -> Request | None:
+    """All seats are one other source's: one of them gives way, of the lowest class, a prompt before a stream.
+
+    `newcomer` is next in line: a source that was served less than it may hold all seats meanwhile. And not at once
+    for a newcomer of a lower class: a seat may become free by itself.
+    """
+    if {r.source for r in running} - {running[0].source} or newcomer.source == running[0].source:
         return None
-    (source, count), *_ = Counter(r.source for r in running).most_common(1)
-    return running[-1] if count == len(running) and source != newcomer.source else None
+    victim = min(reversed(running), key=lambda r: (weight(r.fairness_class), r.num_output_tokens > 0, -r.arrival_at))
+    is_lower = weight(newcomer.fairness_class) < weight(victim.fairness_class)
+    return None if is_lower and now - newcomer.arrival_at < MONOPOLY_WAIT_S else victim

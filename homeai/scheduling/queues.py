@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 
 from homeai.request import Request
 from homeai.scheduling.fairness import FairShare, VirtualCounter
+from homeai.scheduling.skips import Skips
 
 MAX_STALE_ENTRIES = 64
 
@@ -93,12 +94,13 @@ class FairQueue:
             return None
         return self._classes[min(self._classes, key=self._share.class_key)].head()
 
-    def heads(self, skipped: Collection[tuple[str, str]] = ()) -> Iterator[Request]:
-        """Who is next in line of each class, passing over `skipped` (class, source) pairs."""
+    def heads(self, skips: Skips) -> Iterator[Request]:
+        """Who is next in line of each class, passing over whom `skips` names."""
         for fairness_class, queue in self._classes.items():
-            head = queue.head([source for skipped_class, source in skipped if skipped_class == fairness_class])
-            if head is not None:
-                yield head
+            if not skips.has_class(fairness_class):
+                head = queue.head(skips.sources_of(fairness_class))
+                if head is not None:
+                    yield head
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""

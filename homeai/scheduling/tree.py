@@ -10,6 +10,7 @@ shares by sequence.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ class PrefixTree:
     def extend(self, seq: Sequence, tokens: list[int]) -> None:
         """Append what was computed."""
         node = seq.node
-        if node.parent is None or len(node.seqs) > 1:
+        if node.parent is None or len(node.seqs) > 1 or node.hits:  # what was found is not what follows it
             child = Node(list(tokens), node)
             node.children.setdefault(tokens[0], []).append(child)
             child.seqs.add(seq)
@@ -121,6 +122,11 @@ class PrefixTree:
         """A request found all of it computed."""
         for node in _path(seq.node):
             node.hits += 1
+
+    def fade(self, seqs: Iterable[Sequence]) -> None:
+        """Hits of long ago count less: halve those of everything that `seqs` hold."""
+        for node in {node for seq in seqs for node in _path(seq.node)}:
+            node.hits //= 2
 
     def tokens(self, seq: Sequence) -> list[int]:
         return [token for node in reversed(_path(seq.node)) for token in node.tokens]

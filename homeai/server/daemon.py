@@ -24,6 +24,7 @@ from homeai.server.app import create_app
 from homeai.server.books import Books
 from homeai.server.client import EngineClient
 from homeai.server.notify import Notifier
+from homeai.server.pins import read_pins
 from homeai.server.service import Service
 from homeai.server.sources import Sources
 from homeai.server.supervisor import State, Supervisor
@@ -126,9 +127,12 @@ class Daemon:
     async def _become_ready(self) -> None:
         """READY only when the model is resident and its text can be read."""
         try:
-            self._service.open(await asyncio.to_thread(Text.load, self._model_path, self._config))
+            text = await asyncio.to_thread(Text.load, self._model_path, self._config)
+            self._service.open(text)
             for note in self._service.notes:
                 log.warning("%s", note)
+            if self._config.pins:
+                self._supervisor.pin(await asyncio.to_thread(read_pins, self._config, text))
         except (ModelLoadError, ConfigError) as error:
             self._supervisor.give_up(str(error))
             self._service.stay_closed()

@@ -21,6 +21,7 @@ from homeai.messages import EngineConfig
 from homeai.policy import ClassPolicy, SourcePolicy
 from homeai.server.child import EngineChild, engine_environment
 from homeai.server.supervisor import Supervisor
+from homeai.server.warmup import WarmUp
 
 HEARTBEAT_INTERVAL_S = 5.0
 
@@ -37,7 +38,7 @@ def serve(config: Config, model_path: Path) -> int:
         same = msgspec.structs.replace(engine, device=supervisor.device or engine.device)
         return EngineChild(same, environment, log_level=server.log_level, log_format=server.log_format)
 
-    supervisor = Supervisor(start_child, config.residency)
+    supervisor = Supervisor(start_child, config.residency, warm_up=WarmUp(has_pins=bool(config.pins)))
     supervisor.spawn()
     logging.getLogger("llama.cpp").setLevel(logging.ERROR)  # the child says the rest, about the same file
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only the child may open a GPU; we read a vocabulary

@@ -6,32 +6,16 @@ A pin is never a reason not to start: its `problem` is told, and everything else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from homeai.config import Config, PinConfig
 from homeai.errors import RequestError
 from homeai.server.sources import DEFAULT_SOURCE
 from homeai.server.text import Text
 from homeai.server.volatile import Rule, rules_by_source
+from homeai.server.warmup import Pin
 
 MIN_TOKENS = 32  # fewer are read again as fast as they are found
 MAX_PART = 2  # of kv_cells, one part in so many: the rest is for requests
-
-
-@dataclass(eq=False, slots=True)
-class Pin:
-    """`problem`: why it is not in the cache and will not be. `is_kept` is written by `WarmUp`."""
-
-    name: str
-    source: str
-    fairness_class: str
-    token_ids: list[int] = field(default_factory=list)
-    problem: str | None = None
-    is_kept: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
 
 
 def read_pins(config: Config, text: Text) -> list[Pin]:

@@ -24,9 +24,11 @@ from homeai.messages import AddRequest
 from homeai.request import SamplingParams
 from homeai.server.books import Books
 from homeai.server.client import EngineClient, Stream
+from homeai.server.prompts import ChatMessage
 from homeai.server.sources import Identity, Sources, is_loopback
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
+from homeai.server.volatile import Rule, rules_by_source, steadied
 
 SEEDS = 2**64
 
@@ -53,6 +55,7 @@ class Arrival:
     caller: Caller
     key: Key | None
     identity: Identity
+    notes: list[str] = field(default_factory=list)  # for the client: what was done that it did not ask for
 
 
 @dataclass(eq=False, slots=True)
@@ -68,8 +71,10 @@ class Service:
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
     _text_settled: asyncio.Event = field(default_factory=asyncio.Event)
+    _volatile: dict[str, tuple[Rule, ...]] = field(init=False)  # by source
 
     def __post_init__(self) -> None:
+        self._volatile = rules_by_source(self.config.sources)
         self.client.on_finished = self.books.finished
         self.client.on_token_gap = self.books.metrics.observe_token_gap
         self.client.on_step = self.books.stepped
@@ -99,7 +104,7 @@ class Service:
     def notes(self) -> list[str]:
         """What the owner should know, although everything goes on."""
         keys = [self.keys.failure] if self.keys.failure else []
-        return [*(self.text.notes if self.text else ()), *keys]
+        return [*(self.text.notes if self.text else ()), *self.supervisor.warm_up.notes, *keys]
 
     @contextmanager
     def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
@@ -119,6 +124,16 @@ class Service:
     def name_user(self, arrival: Arrival, user: str | None) -> None:
         """The body's `user` field counts where nothing better says who is asking."""
         arrival.identity = self._identify(arrival.key, arrival.caller, user)
+
+    def steady(self, arrival: Arrival, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """The messages with what changes in them at each request where its source's rules want it."""
+        rules = self._volatile.get(arrival.identity.source)
+        if not rules:
+            return messages
+        result = steadied(messages, rules)
+        if result.note is not None:
+            arrival.notes.append(result.note)
+        return result.messages
 
     async def text_for(self, model: str | None) -> Text:
         """Tokenizer and template, as soon as they are read; the weights may still load. Raises `ModelNotFound`."""

@@ -13,6 +13,7 @@ from homeai.messages import StepStats
 from homeai.request import Mode, RequestStatus, WaitReason
 from homeai.server.client import Generation
 from homeai.server.service import Service
+from homeai.server.warmup import Pin
 from homeai.status import (
     BatchStatus,
     ClassStatus,
@@ -21,6 +22,7 @@ from homeai.status import (
     LoadStatus,
     MemoryStatus,
     ModelStatus,
+    PinStatus,
     PolicyStatus,
     RequestProgress,
     Status,
@@ -47,7 +49,7 @@ def snapshot(service: Service) -> Status:
         uptime_s=time.monotonic() - _started_at,
         model=_model(service),
         memory=_memory(service),
-        kv=KVStatus(step.kv_used, scheduler.kv_cells),
+        kv=KVStatus(step.kv_used, scheduler.kv_cells, step.num_cached_tokens, step.host_bytes),
         batch=BatchStatus(
             mode=step.mode,
             step=step.step,
@@ -59,6 +61,7 @@ def snapshot(service: Service) -> Status:
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             step_s=step.step_s,
             host_s=step.host_s,
+            predicted_s=step.predicted_s,
         ),
         policy=PolicyStatus(
             scheduler.mode, scheduler.chunked_prefill, scheduler.max_chunk_tokens, service.config.server.auth
@@ -66,6 +69,7 @@ def snapshot(service: Service) -> Status:
         classes=_classes(service, live),
         requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
+        pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
         notes=service.notes,
     )
 
@@ -104,6 +108,11 @@ def _classes(service: Service, live: list[Generation]) -> list[ClassStatus]:
         ClassStatus(name, c.weight, running[name], waiting[name], c.max_waiting, c.queue_timeout_s)
         for name, c in service.config.classes.items()
     ]
+
+
+def _pin(pin: Pin) -> PinStatus:
+    state = "refused" if pin.problem is not None else "kept" if pin.is_kept else "waiting"
+    return PinStatus(pin.name, pin.source, pin.num_tokens, state, pin.problem)
 
 
 def _request(generation: Generation, *, is_resident: bool) -> RequestProgress:

@@ -35,8 +35,7 @@ from homeai.messages import (
     StepOutputs,
     Up,
 )
-from homeai.server.pins import Pin
-from homeai.server.warmup import WarmUp
+from homeai.server.warmup import Pin, WarmUp
 
 log = logging.getLogger("homeai.supervisor")
 

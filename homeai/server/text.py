@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os.path
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -80,7 +80,8 @@ class Text:
         Raises `PromptTooLong`, and `InvalidRequest` where the template does not take it.
         """
         one, other = (self._encode_question(system, question, rules) for question in TWO_QUESTIONS)
-        return _settled(os.path.commonprefix([one, other]))
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        return _settled([token_id for token_id, _ in common])
 
     def encode_beginning(self, prompt: str) -> list[int]:
         """What every prompt begins with that begins with this text. Raises `PromptTooLong`."""

@@ -5,14 +5,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
 from homeai.messages import AddRequest, Finished, LoadProgress, RequestFailed, StepOutputs, StepStats, TokensDrawn, Up
 from homeai.request import SamplingParams
-from homeai.server.pins import Pin
 
 log = logging.getLogger("homeai.warmup")
+
+
+@dataclass(eq=False, slots=True)
+class Pin:
+    """A beginning of prompts. `problem`: why it is not in the cache and will not be."""
+
+    name: str
+    source: str
+    fairness_class: str
+    token_ids: list[int] = field(default_factory=list)
+    problem: str | None = None
+    is_kept: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
 
 
 class WarmUp:
@@ -94,7 +110,7 @@ class WarmUp:
         if self._current is not None:
             self._num_read += stats.num_prefill_tokens
         elif stats.num_pinned_seqs < sum(pin.is_kept for pin in self.pins):
-            log.warning("the pins gave way to a request that needed their room; they are computed again when it is over")
+            log.warning("the pins gave way to a request that needed their room, and come back when it is over")
             for pin in self.pins:
                 pin.is_kept = False
 

@@ -9,32 +9,11 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from tests.blackbox.stories import cached_tokens, prompt_tokens, story
 from tests.daemon import Daemon, eventually_async
 from tests.streaming import COMPLETIONS, Stream, exactly
 
 LETTERS = "bcdfghklmnprstvw"
-WORDS = [
-    "the",
-    "kitchen",
-    "light",
-    "is",
-    "on",
-    "and",
-    "music",
-    "plays",
-    "in",
-    "every",
-    "room",
-    "while",
-    "rain",
-    "falls",
-]
-
-
-def story(num_words: int, seed: int) -> str:
-    """A text that no other test has."""
-    rng = random.Random(seed)
-    return f"Story {seed}: " + " ".join(rng.choice(WORDS) for _ in range(num_words))
 
 
 def ask(daemon: Daemon, body: dict[str, object], source: str = "") -> dict[str, object]:
@@ -42,14 +21,6 @@ def ask(daemon: Daemon, body: dict[str, object], source: str = "") -> dict[str, 
     answer = httpx.post(f"{daemon.url}{COMPLETIONS}", json=body, headers=headers, timeout=120.0)
     answer.raise_for_status()
     return answer.json()  # type: ignore[no-any-return]
-
-
-def cached_tokens(answer: dict[str, object]) -> int:
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]  # type: ignore[index, no-any-return]
-
-
-def prompt_tokens(answer: dict[str, object]) -> int:
-    return answer["usage"]["prompt_tokens"]  # type: ignore[index, no-any-return]
 
 
 # ---- reuse ------------------------------------------------------------------------------------------

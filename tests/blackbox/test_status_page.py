@@ -143,6 +143,22 @@ def test_narrow_screen_needs_no_sideways_scrolling(daemon: Daemon, open_page: Ca
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_page_shows_what_is_pinned_kept_and_worth_knowing(
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
+) -> None:
+    house = f"{{name: {'a-long-name-' * 5}, prompt: '{'lamp ' * 99}'}}"
+    daemon = start_daemon(f"pins=[{house}, {{name: short, prompt: Hello}}]")
+    page = open_page(daemon.url, viewport={"width": 320, "height": 740}, is_mobile=True)
+    (num_tokens, _) = [pin["num_tokens"] for pin in daemon.status()["pins"]]
+    expect(page.locator("#pins dd")).to_have_text([f"{num_tokens} tokens", "1 tokens, left out"])
+    expect(page.locator("#notes li")).to_have_text(["pin 'short' is left out: it is too short: 1 tokens < 32 minimum"])
+    expect(page.locator("#kv-used")).to_have_text(str(num_tokens))
+    httpx.post(daemon.url + COMPLETIONS, json=exactly(2, document(200)), timeout=120).raise_for_status()
+    expect(page.locator("#kv-note")).to_contain_text("more kept for reuse")
+    expect(page.locator("#kv-used")).to_have_text(str(num_tokens))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
 def test_dark_looks_different_from_light_and_both_are_readable(daemon: Daemon, open_page: Callable[..., Page]) -> None:
     def colours(scheme: str) -> tuple[int, int]:
         """How light ground and text are, 0 to 765."""

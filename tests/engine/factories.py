@@ -7,7 +7,7 @@ from pathlib import Path
 from homeai.engine.runner import RunnerLimits
 from homeai.messages import EngineConfig
 from homeai.policy import ClassPolicy
-from homeai.scheduling.scheduler import SchedulerConfig
+from homeai.scheduling.controls import SchedulerConfig
 from tests.scheduling.factories import WEIGHTS
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from homeai.backends.simulated.runner import SimulatedRunner
@@ -311,3 +312,16 @@ def test_who_was_admitted_is_said_once_and_before_the_tokens() -> None:
     admitted = [m.admitted for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)]
     assert sorted(admitted[0]) == list("abcde")
     assert not any(admitted[1:])
+
+
+# ---- pins -------------------------------------------------------------------------------------------
+
+
+def pin(name: str, num_tokens: int) -> AddRequest:
+    return msgspec.structs.replace(add(name, num_prompt_tokens=num_tokens, max_tokens=0), is_pin=True)
+
+
+def test_end_of_a_pin_says_whether_it_stays() -> None:
+    outbox, _ = run(pin("long", 100), None, pin("short", 10), None, add("nobody's", num_prompt_tokens=50))
+    assert {f.request_id: f.is_pinned for f in outbox.finished} == {"long": True, "short": False, "nobody's": False}
+    assert outbox.of(StepOutputs)[-1].stats.num_pinned_seqs == 1

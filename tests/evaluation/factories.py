@@ -10,7 +10,7 @@ from homeai.evaluation.cost_model import SMALL_CPU
 from homeai.evaluation.workload import Arrival
 from homeai.policy import ClassPolicy
 from homeai.scheduling.cache import CacheConfig
-from homeai.scheduling.scheduler import SchedulerConfig
+from homeai.scheduling.controls import SchedulerConfig
 
 WEIGHTS = {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
 COST = msgspec.structs.replace(SMALL_CPU, source="test")

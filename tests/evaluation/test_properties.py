@@ -21,8 +21,8 @@ from homeai.evaluation.simulator import run
 from homeai.evaluation.workload import Arrival
 from homeai.policy import ClassPolicy
 from homeai.request import FinishReason
+from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.fairness import FairShare
-from homeai.scheduling.scheduler import SchedulerConfig
 from tests.evaluation.factories import COST, NO_TARGETS, TARGETS, WEIGHTS, create_arrivals, create_config
 
 MODES = ["auto", "continuous", "single", "static", "window"]
@@ -241,7 +241,7 @@ def test_long_run_service_of_backlogged_classes_follows_the_weights(
     arrivals = [
         a
         for name, source in sorted(owners)
-        for a in backlog(rng, source, name, prompt=1000, output=30, service=40_000 * WEIGHTS[name])
+        for a in backlog(rng, source, name, prompt=1000, output=30, service=50_000 * WEIGHTS[name])
     ]
     config = create_config(num_cells=num_cells, max_num_batched_tokens=2048, max_chunk_tokens=1024, classes=classes)
     steps = while_all_wait(run(arrivals, config, estimate("rtx-4090", "8b-q4")).steps, owners)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from homeai.policy import ClassPolicy
 from homeai.request import Request, RequestStatus, SampledToken, SamplingParams
 from homeai.scheduling.cache import CacheConfig
+from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan, StepResult
-from homeai.scheduling.scheduler import Scheduler, SchedulerConfig
+from homeai.scheduling.scheduler import Scheduler
 
 TOKEN = 7
 END_TOKEN = 1

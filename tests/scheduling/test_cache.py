@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from homeai.scheduling.cache import CacheConfig, KVCache
+from homeai.scheduling.cache import MIN_KEPT_TOKENS, CacheConfig, KVCache
 from homeai.scheduling.plan import KVOp, KVOpKind
 from homeai.scheduling.tree import Sequence
 
@@ -15,7 +15,7 @@ NUMBERS = itertools.count(1000)
 
 def create_cache(*, is_worth_saving: bool = True, **config: object) -> KVCache:
     defaults: dict[str, object] = {"num_cells": 1000, "num_seqs": 6, "kv_bytes_per_token": 1}
-    return KVCache(CacheConfig(**defaults | config), 2, lambda num_tokens: is_worth_saving)  # type: ignore[arg-type]
+    return KVCache(CacheConfig(**defaults | config), 2, lambda num_tokens, num_computed: is_worth_saving)  # type: ignore[arg-type]
 
 
 def text(num_tokens: int, head: list[int] | None = None) -> list[int]:
@@ -173,14 +173,22 @@ def test_pins_leave_enough_sequences_to_run() -> None:
     assert pinned == [True] * 4 + [False] * 2
 
 
+@pytest.mark.parametrize(("num_tokens", "can_share"), [(MIN_KEPT_TOKENS - 1, True), (200, False)])
+def test_what_nobody_could_begin_with_is_not_pinned(num_tokens: int, can_share: bool) -> None:
+    cache = create_cache(can_share=can_share)
+    assert not cache.pin(compute(cache, text(num_tokens)))
+    assert cache.num_pinned_seqs == 0
+
+
 def test_pins_give_way_when_nothing_else_helps() -> None:
     cache = create_cache()
     seq = compute(cache, text(200))
     cache.pin(seq)
     cache.close(seq, 0.0)
     assert cache.num_available == 800
-    cache.unpin()
+    assert cache.unpin()
     assert cache.num_available == 1000
+    assert not cache.unpin()
 
 
 # ---- host memory ------------------------------------------------------------------------------------
@@ -284,3 +292,68 @@ def test_lost_kept_sequence_is_gone() -> None:
     cache.lose(seq.seq_id)
     assert cache.find("", tokens).length == 0
     assert ops(cache) == [KVOpKind.DROP]
+
+
+# ---- books that stay small ---------------------------------------------------------------------------
+
+
+def test_request_that_opted_out_and_never_ran_leaves_nothing() -> None:
+    cache = create_cache()
+    for number in range(50):
+        cache.find(f"request {number}", text(40))
+    assert len(cache._roots) == 0
+
+
+def test_parked_request_that_opted_out_leaves_no_cells() -> None:
+    cache = create_cache()
+    seq = compute(cache, text(100), domain="request 1")
+    cache.close(seq, 0.0, parked_by="1")
+    cache.forget_parked("1", keep=False)
+    assert (cache.num_used, len(cache._roots)) == (0, 0)
+
+
+def test_conversation_that_went_on_is_not_hot_to_its_end() -> None:
+    """Its beginning was found, turn after turn; what was said last was not."""
+    cache = create_cache()
+    tokens = text(60)
+    for at in range(4):
+        keep(cache, tokens, float(at))
+        tokens = [*tokens, *text(40)]
+    seq = keep(cache, tokens, 5.0)
+    assert seq.node.hits == 0
+
+
+def test_what_was_hot_long_ago_gives_way_to_what_is_new() -> None:
+    cache = create_cache(num_cells=600)
+    head = text(200)
+    for at in range(4):
+        keep(cache, text(230, head), float(at))
+    for at in range(400):
+        keep(cache, text(390), 10.0 + at)
+    assert cache.find("", [*head, 1]).length == 0
+
+
+def test_restoring_pays_only_for_what_is_not_there() -> None:
+    """All but 20 tokens of what was saved is in the cache already: they are computed."""
+    cache = KVCache(
+        CacheConfig(num_cells=1000, num_seqs=6, kv_bytes_per_token=1, host_bytes=500),
+        2,
+        lambda num_tokens, num_computed: num_tokens < 10 * num_computed,
+    )
+    head = text(300)
+    keep(cache, saved := text(320, head), parked_by="r1")
+    cache.close(compute(cache, text(900), 1.0), 1.0, keep=False)
+    compute(cache, [*head, 1], 2.0)
+    cache.take_pending_ops()
+    seq = cache.open("", [*saved, 1], 3.0)
+    assert seq is not None
+    assert (seq.length, ops(cache)) == (300, [KVOpKind.SHARE])
+
+
+def test_nothing_is_restored_into_promised_cells() -> None:
+    cache = create_cache(host_bytes=500)
+    keep(cache, saved := text(300), parked_by="r1")
+    cache.close(compute(cache, text(800), 1.0), 1.0, keep=False)
+    seq = cache.open("", [*saved, 1], 2.0, max_cells=250)
+    assert seq is not None
+    assert seq.length == 0

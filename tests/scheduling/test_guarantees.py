@@ -69,12 +69,51 @@ def test_who_was_parked_comes_back_to_its_place() -> None:
     assert parked.num_recomputed_tokens == 0
 
 
-def test_who_just_sat_down_is_not_parked() -> None:
+def test_who_was_parked_has_a_while_before_it_is_parked_again() -> None:
     scheduler, running = full_house()
-    add_all(scheduler, spoken := voice(arrival_at=0.0))
-    step = run_step(scheduler, MIN_STAY_S - 0.1)
-    assert spoken[0].request_id not in step.tokens
-    assert all(r.status is RequestStatus.RUNNING for r in running)
+    add_all(scheduler, first := voice(max_tokens=1))
+    run_step(scheduler, LATER + 0.5)
+    (parked,) = [r for r in running if r.num_preemptions]
+    assert first[0].is_finished
+    run_step(scheduler, LATER + 1.0)
+    assert parked.status is RequestStatus.RUNNING
+    for r in running:
+        r.num_preemptions = 1
+        r.joined_at = LATER + 1.0
+    add_all(scheduler, second := create_requests(1, source="hall", fairness_class="voice", arrival_at=LATER + 1.0))
+    assert second[0].request_id not in run_step(scheduler, LATER + 1.0 + MIN_STAY_S - 0.1).tokens
+    assert second[0].request_id in run_step(scheduler, LATER + 1.0 + MIN_STAY_S).tokens
+
+
+def test_due_request_comes_in_even_if_everybody_just_sat_down() -> None:
+    scheduler, _ = full_house()
+    add_all(scheduler, spoken := voice(arrival_at=0.1))
+    assert spoken[0].request_id in run_step(scheduler, 0.5).tokens
+
+
+def test_nobody_is_parked_where_it_would_not_help() -> None:
+    """A chat holds most of the cells; parking the small documents would not make room for the question."""
+    scheduler = create_scheduler(mode="continuous", num_kv_cells=400, classes=CLASSES)
+    add_all(scheduler, create_requests(1, source="phone", num_prompt_tokens=250, max_tokens=140))
+    add_all(scheduler, small := documents(1, num_prompt_tokens=20))
+    run_step(scheduler, 0.0)
+    run_step(scheduler, 0.0)
+    add_all(scheduler, voice(num_prompt_tokens=300))
+    run_step(scheduler, LATER + 5.0)
+    assert scheduler.num_preemptions == 0
+    assert small[0].status is RequestStatus.RUNNING
+
+
+def test_nobody_is_parked_in_vain_after_the_runner_ran_out() -> None:
+    scheduler = create_scheduler(mode="continuous", classes=CLASSES)
+    running = [r for source in "abcde" for r in documents(1, source)]
+    add_all(scheduler, running)
+    run_step(scheduler, 0.0)
+    run_step(scheduler, 0.0, num_real_cells=0)
+    num_before = scheduler.num_preemptions
+    add_all(scheduler, voice())
+    run_step(scheduler, LATER + 5.0)
+    assert scheduler.num_preemptions == num_before
 
 
 def test_equals_are_not_parked() -> None:
@@ -122,10 +161,20 @@ def test_one_source_does_not_keep_every_seat_while_another_waits() -> None:
     scheduler = create_scheduler(mode="continuous", max_num_seqs=3, classes=CLASSES)
     add_all(scheduler, greedy := create_requests(5, source="laptop", max_tokens=500))
     run_step(scheduler, 0.0)
-    add_all(scheduler, other := documents(1, "nas"))
+    add_all(scheduler, other := create_requests(1, source="phone"))
     step = run_step(scheduler, 0.1)
     assert other[0].request_id in step.tokens
     assert sum(r.status is RequestStatus.RUNNING for r in greedy) == 2
+
+
+def test_stream_of_a_heavier_class_does_not_give_way_at_once() -> None:
+    scheduler = create_scheduler(mode="continuous", max_num_seqs=2, classes=CLASSES)
+    add_all(scheduler, spoken := voice(2, 0.0, max_tokens=500))
+    run_step(scheduler, 0.0)
+    add_all(scheduler, other := documents(1, "nas", arrival_at=0.1))
+    assert other[0].request_id not in run_step(scheduler, 1.0).tokens
+    assert all(r.status is RequestStatus.RUNNING for r in spoken)
+    assert other[0].request_id in run_step(scheduler, 4.0).tokens
 
 
 def test_single_seat_is_not_passed_to_and_fro() -> None:
@@ -165,3 +214,22 @@ def test_a_request_larger_than_its_cap_runs_alone() -> None:
     scheduler = create_scheduler(classes=CLASSES, sources={"laptop": SourcePolicy(kv_cap=0.01)})
     add_all(scheduler, large := create_requests(1, source="laptop", num_prompt_tokens=300))
     assert large[0].request_id in run_step(scheduler, 0.0).tokens
+
+
+def test_many_capped_sources_keep_nobody_else_out() -> None:
+    capped = CLASSES | {"background": ClassPolicy(max_running=1), "interactive": ClassPolicy(weight=0.5)}
+    scheduler = create_scheduler(mode="continuous", classes=capped)
+    for number in range(40):
+        add_all(scheduler, documents(1, f"nas-{number}"))
+    add_all(scheduler, other := create_requests(1, source="phone"))
+    assert other[0].request_id in run_step(scheduler, 0.0).tokens
+
+
+def test_sources_beyond_those_looked_at_wait_without_holding_others_up() -> None:
+    sources = {f"nas-{number}": SourcePolicy(max_running=1) for number in range(40)}
+    scheduler = create_scheduler(mode="continuous", max_num_seqs=50, num_seqs=50, sources=sources, classes=CLASSES)
+    for source in sources:
+        add_all(scheduler, documents(2, source))
+    run_step(scheduler, 0.0)
+    add_all(scheduler, other := create_requests(1, source="phone", arrival_at=1.0))
+    assert other[0].request_id in run_step(scheduler, 1.0).tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from homeai.request import FinishReason, Request, RequestStatus
-from homeai.scheduling.scheduler import MAX_STALE_DEADLINES, Scheduler
+from homeai.scheduling.deadlines import MAX_STALE_ENTRIES
+from homeai.scheduling.scheduler import Scheduler
 from tests.scheduling.factories import (
     END_TOKEN,
     TOKEN,
@@ -268,4 +269,4 @@ def test_deadlines_of_finished_requests_do_not_pile_up() -> None:
     for request in create_requests(5000):
         scheduler.add(request)
         scheduler.abort(request.request_id, 0.0)
-    assert len(scheduler._deadlines) <= MAX_STALE_DEADLINES + 2
+    assert len(scheduler._deadlines._heap) <= MAX_STALE_ENTRIES + 2

@@ -15,7 +15,8 @@ from homeai.request import WaitReason
 from homeai.server.service import Service
 from homeai.server.status import MAX_REQUESTS, snapshot
 from homeai.server.supervisor import State
-from homeai.status import GPUStatus, Status
+from homeai.server.warmup import Pin
+from homeai.status import GPUStatus, KVStatus, Status
 from tests.server.fakes import READY, STATS, FakeText, finished, make_add, make_service, output, step
 
 
@@ -159,6 +160,28 @@ def test_last_step_is_shown(service: Service) -> None:
     status = snapshot(service)
     assert (status.batch.mode, status.batch.num_running, status.kv.used) == ("continuous", 1, STATS.kv_used)
     assert (status.kv.total, status.batch.max_num_seqs) == (16384, 8)
+
+
+def test_cells_that_give_way_at_once_are_told_apart(service: Service) -> None:
+    become_resident(service)
+    stats = msgspec.structs.replace(STATS, num_cached_tokens=4, host_bytes=2**20, predicted_s=0.25)
+    service.client.handle(msgspec.structs.replace(step(), stats=stats))
+    status = snapshot(service)
+    assert status.kv == KVStatus(used=STATS.kv_used, total=16384, kept=4, host_bytes=2**20)
+    assert status.batch.predicted_s == 0.25
+
+
+def test_pins_are_told_with_what_became_of_them(service: Service) -> None:
+    kept, waiting = (Pin(name, "kitchen", "voice", [1, 2, 3]) for name in ("kept", "waiting"))
+    service.supervisor.pin([kept, waiting, Pin("long", "kitchen", "voice", [], "too long")])
+    kept.is_kept = True
+    status = snapshot(service)
+    assert [(pin.name, pin.num_tokens, pin.state) for pin in status.pins] == [
+        ("kept", 3, "kept"),
+        ("waiting", 3, "waiting"),
+        ("long", 0, "refused"),
+    ]
+    assert status.notes == ["pin 'long' is left out: too long"]
 
 
 def test_looking_changes_nothing(service: Service) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from homeai.clock import VirtualClock
 from homeai.config import ResidencyConfig
 from homeai.errors import EngineDied, NotReady
 from homeai.messages import AbortRequests, EngineFailed, Heartbeat, LoadProgress, Shutdown, Up
+from homeai.request import FinishReason
 from homeai.server import supervisor as supervisor_module
 from homeai.server.supervisor import State, Supervisor
-from tests.server.fakes import READY, FakeChild, make_add, step, until
+from homeai.server.warmup import Pin, WarmUp
+from tests.server.fakes import READY, STATS, FakeChild, finished, make_add, step, until
 
 CONFIG = ResidencyConfig(load_timeout_s=600.0, heartbeat_timeout_s=60.0, max_restarts=2, restart_window_s=100.0)
 
@@ -21,10 +24,10 @@ CONFIG = ResidencyConfig(load_timeout_s=600.0, heartbeat_timeout_s=60.0, max_res
 class House:
     """A supervisor, its children so far, and what it told the rest of the house."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: WarmUp | None = None) -> None:
         self.clock = VirtualClock()
         self.children: list[FakeChild] = []
-        self.supervisor = Supervisor(self._start_child, CONFIG, self.clock)
+        self.supervisor = Supervisor(self._start_child, CONFIG, self.clock, warm_up)
         self.states: list[State] = []
         self.messages: list[object] = []
         self.losses: list[NotReady] = []
@@ -129,6 +132,64 @@ async def test_what_the_engine_says_is_passed_on(house: House) -> None:
     house.child.say(step(), Heartbeat(1))
     await until(lambda: len(house.messages) == 2)
     assert house.messages == [step(), Heartbeat(1)]
+
+
+# ---- pins ----------------------------------------------------------------------------------------------
+
+
+def end_of_pin(name: str) -> Up:
+    ended = msgspec.structs.replace(finished(f"pin {name}", FinishReason.LENGTH), is_pinned=True)
+    return msgspec.structs.replace(step(ended), stats=msgspec.structs.replace(STATS, num_running=0, num_pinned_seqs=2))
+
+
+@pytest.fixture
+async def pinning() -> AsyncIterator[House]:
+    """A house that will have pins, whose first child loads."""
+    house = House(WarmUp(has_pins=True))
+    house.supervisor.spawn()
+    house.supervisor.start()
+    yield house
+    await house.supervisor.stop()
+
+
+def two_pins() -> list[Pin]:
+    return [Pin(name, "kitchen", "voice", [1, 2, 3]) for name in "ab"]
+
+
+async def test_pins_come_before_everybody_s_requests(pinning: House) -> None:
+    pinning.supervisor.send(make_add("r"))
+    pinning.supervisor.pin(two_pins())
+    pinning.child.say(READY)
+    await until(lambda: pinning.child.heard)
+    assert (pinning.state, pinning.supervisor.ready) == (State.WARMING, None)
+    assert pinning.supervisor.progress == LoadProgress("reading pin a", 0.0)
+    pinning.child.say(end_of_pin("a"))
+    await until(lambda: len(pinning.child.heard) == 2)
+    assert pinning.state is State.WARMING
+    pinning.child.say(end_of_pin("b"))
+    await pinning.reach(State.RESIDENT)
+    assert [message.request_id for message in pinning.child.heard] == ["pin a", "pin b", "r"]
+    assert pinning.states == [State.LOADING, State.WARMING, State.RESIDENT]
+    assert all(not message.finished for message in pinning.messages), "nobody asked for them"
+
+
+async def test_loaded_engine_waits_until_the_pins_are_known(pinning: House) -> None:
+    pinning.child.say(READY, Heartbeat(1))
+    await until(lambda: pinning.messages)
+    assert (pinning.state, pinning.supervisor.ready) == (State.LOADING, None)
+    pinning.supervisor.pin([])
+    await pinning.reach(State.RESIDENT)
+
+
+async def test_every_engine_computes_the_pins_anew(pinning: House) -> None:
+    pinning.supervisor.pin(two_pins())
+    for _ in range(2):
+        pinning.child.say(READY, end_of_pin("a"))
+        await until(lambda: len(pinning.child.heard) == 2)
+        await pinning.lose_child()
+        await until(lambda: pinning.state is State.LOADING and not pinning.child.heard)
+    pinning.child.say(READY, end_of_pin("a"), end_of_pin("b"))
+    await pinning.reach(State.RESIDENT)
 
 
 # ---- failure and death ---------------------------------------------------------------------------------

@@ -259,16 +259,9 @@ class LlamaCppRunner:
         return is_allowed and token_id in self._limits.end_token_ids
 
 
-def _nothing_computed(
-    plan: StepPlan,
-    op_results: list[KVOpResult],
-    kv_ops_s: float,
-    forward_s: float = 0.0,
-    *,
-    out_of_room: bool = False,
-) -> StepResult:
+def _nothing_computed(plan: StepPlan, op_results: list[KVOpResult], kv_ops_s: float) -> StepResult:
     num_chunks = len(plan.chunks)
-    return StepResult([0] * num_chunks, [()] * num_chunks, forward_s, out_of_room, op_results, kv_ops_s)
+    return StepResult([0] * num_chunks, [()] * num_chunks, 0.0, kv_op_results=op_results, kv_ops_s=kv_ops_s)
 
 
 def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCppRunner:

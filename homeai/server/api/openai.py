@@ -50,14 +50,17 @@ def router(service: Service) -> APIRouter:
             messages = body.chat_messages()
             _check_count(service, body.n)
             text = await service.text_for(body.model)
-            prompt = await text.encode_chat(messages)
+            prompt = await text.encode_chat(service.steady(arrival, messages))
             sampling = body.sampling(text, len(prompt), default_max_tokens=None)
             stream = service.submit(
                 arrival, [prompt], sampling, n=body.n, seed=body.fixed_seed, cache_prompt=body.cache_prompt
             )
         reply = Reply(service.client, stream, text, lambda: text.chat_output(body.stop))
         answer = ChatAnswer(text, arrival.caller.request_id, wants_logprobs=body.logprobs)
-        return await _respond(request, service, body, reply, answer)
+        response = await _respond(request, service, body, reply, answer)
+        if arrival.notes:
+            response.headers["X-HomeAI-Notes"] = "; ".join(arrival.notes)
+        return response
 
     @routes.post("/v1/completions", openapi_extra=_documents(CompletionBody))
     @routes.post("/completions", include_in_schema=False)

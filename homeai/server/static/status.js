@@ -25,6 +25,7 @@ const WAITS = {
 const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed",
   static: "static, one batch after another", window: "window, collect and then run a batch" };
 const ACCESS = { none: "no key needed", auto: "API key, except on this machine", keys: "API key" };
+const PINNED = { kept: "", waiting: ", not read yet", refused: ", left out" };
 const ORDER = { running: 0, preempted: 1, waiting: 2 };
 
 const QUIET_MS = 15000; // an idle server still speaks every five seconds
@@ -86,12 +87,14 @@ function reconcile(parent, template, items, key, update) {
 
 function draw(status) {
   drawState(status);
+  drawNotes(status);
   drawSeats(status);
   drawContext(status);
   drawStep(status);
   drawRequests(status);
   drawModel(status.model);
-  drawMemory(status.memory);
+  drawMemory(status);
+  drawPins(status);
   drawPolicy(status);
   drawTotals(status.totals);
 }
@@ -141,11 +144,19 @@ function drawSeats(status) {
   });
 }
 
+function drawNotes({ notes }) {
+  byId("notes-section").hidden = !notes.length;
+  reconcile(byId("notes"), byId("note-row"), notes, String, write);
+}
+
+// What is kept for reuse gives way at once: the bar's first part is what somebody needs.
 function drawContext({ kv }) {
-  put("kv-used", num(kv.used));
   put("kv-total", kv.total ? `of ${num(kv.total)} tokens` : "tokens");
-  put("kv-note", kv.total ? `${percent(share(kv.used, kv.total))} full` : "Comes with the model");
-  fill(byId("kv-bar"), share(kv.used, kv.total));
+  put("kv-used", num(kv.used - kv.kept));
+  const kept = kv.kept ? `, ${num(kv.kept)} more kept for reuse` : "";
+  put("kv-note", kv.total ? `${percent(share(kv.used - kv.kept, kv.total))} in use${kept}` : "Comes with the model");
+  fill(byId("kv-bar"), share(kv.used - kv.kept, kv.total));
+  fill(byId("kv-kept-bar"), share(kv.kept, kv.total));
 }
 
 function drawStep({ batch }) {
@@ -153,7 +164,7 @@ function drawStep({ batch }) {
   const busy = batch.num_running > 0;
   put("step-tokens", num(decode + prefill));
   put("step-budget", `of ${num(budget)} tokens`);
-  put("step-note", busy ? `${num(decode)} written, ${num(prefill)} read, in ${milliseconds(batch.step_s)}` : "Idle");
+  put("step-note", busy ? `${num(decode)} written, ${num(prefill)} read, in ${milliseconds(batch.step_s)} (${milliseconds(batch.predicted_s)} foreseen)` : "Idle");
   fill(byId("decode-bar"), share(decode, budget));
   fill(byId("prefill-bar"), share(prefill, budget));
 }
@@ -219,7 +230,7 @@ function drawModel(model) {
   put("model-template", model.template ?? "none");
 }
 
-function drawMemory(memory) {
+function drawMemory({ memory, kv }) {
   const own = (memory.engine_rss_bytes ?? 0) + (memory.server_rss_bytes ?? 0);
   const other = Math.max(memory.total_bytes - memory.available_bytes - own, 0);
   put("memory-own", bytes(own));
@@ -227,6 +238,7 @@ function drawMemory(memory) {
   put("memory-available", `${bytes(memory.available_bytes)} of ${bytes(memory.total_bytes)}`);
   put("memory-model", bytes(memory.model_bytes));
   put("memory-kv", bytes(memory.kv_bytes));
+  put("memory-host", bytes(kv.host_bytes));
   fill(byId("memory-own-bar"), share(own, memory.total_bytes));
   fill(byId("memory-other-bar"), share(other, memory.total_bytes));
 
@@ -237,6 +249,14 @@ function drawMemory(memory) {
   put("gpu-memory", `${bytes(gpu.used_bytes)} of ${bytes(gpu.total_bytes)}`);
   put("gpu-busy", gpu.utilisation == null ? "–" : percent(gpu.utilisation));
   fill(byId("gpu-bar"), share(gpu.used_bytes, gpu.total_bytes));
+}
+
+function drawPins({ pins }) {
+  byId("pins-section").hidden = !pins.length;
+  reconcile(byId("pins"), byId("pin-row"), pins, (pin) => pin.name, (row, pin) => {
+    write(field(row, "name"), pin.name);
+    write(field(row, "pinned"), pin.num_tokens ? `${num(pin.num_tokens)} tokens${PINNED[pin.state]}` : "left out");
+  });
 }
 
 function drawPolicy(status) {
