@@ -1,9 +1,10 @@
 """The engine child's life: start, ready, heartbeat, restart, stop. Single owner of the residency state.
 
     STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED
-                 ↑        pins       |
-                 |___________________|  the child died: back-off, again
+                 ↑___________________|  the child died: back-off, again
               FAILED                    the file cannot be loaded, or it died too often
+
+WARMING lasts until the engine has computed the pins (`warmup.py`).
 
 A device that is not there yet, or whose memory is somebody else's now, is no death: LOADING goes on, with the
 reason in `failure`, and a new child looks again from time to time.

@@ -7,6 +7,7 @@ model still sees it. Pure: messages in, messages out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +17,8 @@ from homeai.patterns import Pattern, compiled
 from homeai.server.prompts import PARAGRAPH, ChatMessage
 
 MAX_CHARS: Final = 64 * 1024  # of a text that are looked at: many matches take time
+
+_NOT_UTF8: Final = re.compile("[\ud800-\udfff]")  # the tokenizer knows no half letters either
 
 Content = str | Sequence[Mapping[str, object]] | None
 
@@ -98,6 +101,7 @@ class _Cutter:
         return {**part, "text": self._cut_text(text)} if isinstance(text, str) else part
 
     def _cut_text(self, text: str) -> str:
+        text = _NOT_UTF8.sub("\ufffd", text)
         for rule in self._rules:
             text = self._apply(rule, text)
         return text

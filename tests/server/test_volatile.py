@@ -99,7 +99,12 @@ def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
     assert second.content == late
 
 
-@pytest.mark.parametrize("content", [None, "", [], [{"type": "image_url", "image_url": {}}], "\ud800 half a letter"])
+@pytest.mark.parametrize("content", [None, "", [], [{"type": "image_url", "image_url": {}}]])
 def test_strange_content_is_left_to_who_checks_it(content: object) -> None:
     chat = [ChatMessage("system", content), user("Hi")]  # type: ignore[arg-type]
     assert steadied(chat, [DROP_CLOCK]).messages == chat
+
+
+def test_half_a_letter_is_what_the_tokenizer_makes_of_it() -> None:
+    (message, _) = steadied([system(f"\ud800 {HOUSE}"), user("Hi")], [DROP_CLOCK]).messages
+    assert message.content == f"\ufffd {STEADY_HOUSE}"
