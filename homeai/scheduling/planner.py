@@ -125,7 +125,7 @@ class StepPlanner:
                 partial.remove(request)
             elif not self._let_join(plan, request, now):
                 continue
-            if not self._plan_prefill(plan, request, limit):
+            if not self._plan_prefill(plan, request, limit, heads):
                 return
 
     def _prefill_budget(self, plan: StepPlan) -> int:
@@ -145,9 +145,12 @@ class StepPlanner:
             return ()
         return list(self._batch.waiting.heads(self._skips))
 
-    def _plan_prefill(self, plan: StepPlan, request: Request, limit: int) -> bool:
+    def _plan_prefill(self, plan: StepPlan, request: Request, limit: int, heads: Sequence[Request]) -> bool:
         """Whether the step may carry more, of `limit` tokens: it ends early for a first token that is waited for."""
-        count = self._chunk_size(plan, request, limit - plan.num_tokens)
+        left = limit - plan.num_tokens
+        if request.num_uncomputed_tokens > left and self._has_short_follower(request, heads, left // 2):
+            left -= left // 2
+        count = self._chunk_size(plan, request, left)
         if count == 0:
             return False
         self._plan_chunk(plan, request, count)
@@ -156,6 +159,18 @@ class StepPlanner:
         num_decode = plan.num_decode_tokens
         full_step_s = self._budget.times.predict(limit - num_decode, num_decode, self._cache.num_used)
         return not self._order.is_express(request, full_step_s)
+
+    def _has_short_follower(self, request: Request, heads: Sequence[Request], room: int) -> bool:
+        """A short prompt stands behind this long one of its source, could join, and would be done in `room` tokens."""
+        if not self._config.chunked_prefill or len(self._batch.running) >= self._config.max_num_seqs:
+            return False
+        owner = request.fairness_class, request.source
+        return any(
+            head is not request
+            and (head.fairness_class, head.source) == owner
+            and head.num_tokens - head.num_cached_tokens <= room
+            for head in heads
+        )
 
     def _chunk_size(self, plan: StepPlan, request: Request, left: int) -> int:
         """Tokens of `request` to compute in this step; 0 when `left` or the cache has no more."""

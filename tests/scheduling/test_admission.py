@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from homeai.request import RequestStatus, WaitReason
+from homeai.request import Request, RequestStatus, SamplingParams, WaitReason
 from tests.scheduling.factories import (
     add_all,
     chunk_of,
     create_requests,
     create_scheduler,
+    different_prompts,
     run_step,
     run_to_end,
     run_until,
@@ -298,3 +299,19 @@ def test_wait_reason_names_what_keeps_it_out(
     add_all(scheduler, requests := create_requests(2, num_prompt_tokens=num_prompt_tokens))
     run_step(scheduler)
     assert scheduler.wait_reason(requests[1]) is reason
+
+
+def test_short_prompt_behind_a_long_one_of_its_source_starts_in_the_same_step() -> None:
+    scheduler = create_scheduler(mode="continuous", max_num_batched_tokens=100, max_chunk_tokens=100)
+    (long,) = create_requests(1, num_prompt_tokens=1000)
+    scheduler.add(long)
+    assert run_step(scheduler).tokens == {long.request_id: 100}
+    short = Request("short", different_prompts(20), SamplingParams(max_tokens=4))
+    scheduler.add(short)
+    assert run_step(scheduler).tokens == {long.request_id: 50, "short": 20}
+
+
+def test_long_prompt_takes_all_of_the_step_when_nobody_could_join() -> None:
+    scheduler = create_scheduler(mode="continuous", max_num_seqs=1, max_num_batched_tokens=100, max_chunk_tokens=100)
+    add_all(scheduler, create_requests(2, num_prompt_tokens=1000))
+    assert run_step(scheduler).tokens == {"default-0": 100}
