@@ -102,7 +102,7 @@ class Run:
             if output.finish_reason is not None:
                 self.ended[output.request_id] = output.finish_reason
         for request in self.engine.scheduler.running:
-            sequence = self.engine.scheduler._seqs[request.request_id]
+            sequence = self.engine.scheduler._batch.sequences[request.request_id]
             assert self.runner._sequences.positions(sequence.seq_id) == range(request.num_computed_tokens)
         return step
 
