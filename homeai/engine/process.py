@@ -100,7 +100,7 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
     outbox.put(LoadProgress("warm-up", 1.0))
     runner.warm_up()
     limits = runner.limits
-    scheduler = Scheduler(scheduler_config(config, runner.limits, device=runner.device))
+    scheduler = Scheduler(scheduler_config(config, limits, device=runner.device))
     outbox.put(
         EngineReady(
             num_kv_cells=limits.num_kv_cells,

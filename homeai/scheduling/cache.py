@@ -191,14 +191,16 @@ class KVCache:
         return True
 
     def unpin(self) -> bool:
-        """Give up one pin, for a request that could not run at all beside it. False when there is none."""
-        pinned = next((seq for seq in self._seqs.values() if seq.is_pinned), None)
-        if pinned is None:
-            return False
-        pinned.is_pinned = False
-        self.tree.hold(pinned, False)
-        self._kept.add(pinned)
-        return True
+        """Give up the pins, for a request that could not run at all beside them. False when there are none.
+
+        All of them: who had them computed sees that some are missing, and has all computed again.
+        """
+        pinned = [seq for seq in self._seqs.values() if seq.is_pinned]
+        for seq in pinned:
+            seq.is_pinned = False
+            self.tree.hold(seq, False)
+            self._kept.add(seq)
+        return bool(pinned)
 
     def forget_parked(self, request_id: str, *, keep: bool = True) -> None:
         """A parked request is back, or will not come: what it left is as any other's, or (not `keep`) dropped."""

@@ -21,7 +21,7 @@ from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.fairness import FairShare
 from homeai.scheduling.order import ServiceOrder
 from homeai.scheduling.plan import Chunk, StepPlan
-from homeai.scheduling.preemption import choose_victim, eligible_for_hurry, victim_of_monopoly
+from homeai.scheduling.preemption import choose_victim, eligible_for_hurry, fewest_victims, victim_of_monopoly
 from homeai.scheduling.skips import Skips
 
 OF_A_CLASS = frozenset({WaitReason.CLASS_CAP})
@@ -211,20 +211,18 @@ class StepPlanner:
             return []
         wants_seat = reason is WaitReason.SEQUENCE_SLOT
         if self._order.hurries(request, now):
-            victims = []
-            missing = 1 if wants_seat else self._admission.shortage(request)
             eligible = eligible_for_hurry(running, request, weight, now)
-            while missing > 0 and eligible:
-                victim = choose_victim(eligible, weight)
-                eligible.remove(victim)
-                victims.append(victim)
-                missing -= 1 if wants_seat else victim.num_tokens + DECODE_RESERVE
-            if missing <= 0:
+            if wants_seat:
+                victims = fewest_victims(eligible, 1, lambda r: 1, weight)
+            else:
+                missing = self._admission.shortage(request)
+                victims = fewest_victims(eligible, missing, lambda r: r.num_tokens + DECODE_RESERVE, weight)
+            if victims:
                 return victims
-        if wants_seat and len(running) >= self._config.max_num_seqs > 1:
-            victim_or_none = victim_of_monopoly(running, request, weight, now)
-            return [victim_or_none] if victim_or_none is not None else []
-        return []
+        if not wants_seat or self._config.max_num_seqs == 1:
+            return []
+        victim = victim_of_monopoly(running, request, weight, now)
+        return [] if victim is None else [victim]
 
     def _victim(self) -> Request:
         return choose_victim(self._batch.running, self._share.weight)

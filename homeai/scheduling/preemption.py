@@ -31,6 +31,19 @@ def eligible_for_hurry(
     ]
 
 
+def fewest_victims(
+    eligible: Iterable[Request], missing: int, frees: Callable[[Request], int], weight: Callable[[str], float]
+) -> list[Request]:
+    """In the order of `choose_victim`, until they have freed what is missing; nobody if all would not be enough."""
+    left, victims = list(eligible), []
+    while missing > 0 and left:
+        victim = choose_victim(left, weight)
+        left.remove(victim)
+        victims.append(victim)
+        missing -= frees(victim)
+    return victims if missing <= 0 else []
+
+
 def victim_of_monopoly(
     running: Sequence[Request], newcomer: Request, weight: Callable[[str], float], now: float
 ) -> Request | None:

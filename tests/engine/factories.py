@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from homeai.engine.runner import RunnerLimits
+from homeai.evaluation import simulator
 from homeai.messages import EngineConfig
 from homeai.policy import ClassPolicy
 from homeai.scheduling.controls import SchedulerConfig
@@ -12,17 +14,8 @@ from tests.scheduling.factories import WEIGHTS
 
 
 def limits_of(config: SchedulerConfig, *, num_missing_cells: int = 0) -> RunnerLimits:
-    """What a runner must be able to do for a scheduler with this configuration."""
-    return RunnerLimits(
-        num_kv_cells=config.cache.num_cells - num_missing_cells,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
-        end_token_ids=config.end_token_ids,
-        num_seqs=config.cache.num_seqs,
-        is_partitioned=config.cache.is_partitioned,
-        kv_bytes_per_token=config.cache.kv_bytes_per_token,
-    )
+    """What a runner must be able to do for a scheduler with this configuration; or with fewer cells than it counts."""
+    return replace(simulator.limits_of(config), num_kv_cells=config.cache.num_cells - num_missing_cells)
 
 
 def create_engine_config(model_path: Path, **changes: object) -> EngineConfig:

@@ -191,6 +191,17 @@ def test_pins_give_way_when_nothing_else_helps() -> None:
     assert not cache.unpin()
 
 
+def test_pins_give_way_together() -> None:
+    """Some left over would be computed and pinned a second time."""
+    cache = create_cache()
+    for _ in range(2):
+        seq = compute(cache, text(200))
+        cache.pin(seq)
+        cache.close(seq, 0.0)
+    assert cache.unpin()
+    assert (cache.num_pinned_seqs, cache.num_available) == (0, 1000)
+
+
 # ---- host memory ------------------------------------------------------------------------------------
 
 
