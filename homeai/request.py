@@ -123,7 +123,6 @@ class Request:
     num_cached_tokens: int = 0  # of the prompt, found computed when it came, and then at its first admission
     num_recomputed_tokens: int = 0
     num_moved_bytes: int = 0  # to host memory and back
-    num_accepted_tokens: int = 0  # of the drafts
     is_pinned: bool = False  # it was a pin, and stays
     num_preemptions: int = 0
     admitted_at: float | None = None  # first time in a batch

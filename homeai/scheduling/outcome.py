@@ -63,7 +63,6 @@ class StepOutcome:
         if num_kept:
             self._cache.commit(seq, 0, request.token_ids(request.num_computed_tokens, end))
         request.num_computed_tokens = end
-        request.num_accepted_tokens += num_kept
         self._share.charge_tokens(request, end + 1)
         if num_kept < num_accepted:
             self._cache.truncate(seq, end)
