@@ -54,6 +54,17 @@ class Mode(enum.StrEnum):
     WINDOW = "window"  # collect for a while, then run that batch to its end (baseline)
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an output's text must follow: a grammar of llguidance, as its JSON or Lark text.
+
+    Without `triggers` from the first token on. With them the output is free until it ends in one of these texts;
+    from there on it follows the grammar, whose own text begins with the trigger.
+    """
+
+    source: str
+    triggers: tuple[str, ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to draw the next token. Defaults are the peers' (llama-server, Ollama).
 
@@ -75,6 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 16
     min_tokens: int = 0
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -20,10 +20,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from homeai.errors import ConfigError, InvalidRequest, Unsupported
+from homeai.server.conversation import ChatMessage
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 ALIASES: Final = {"developer": "system", "function": "tool"}
-TURN_CHARS: Final = 16  # what a template writes around a message, about
 PARAGRAPH: Final = "\n\n"  # between messages that become one
 
 END: Final = "\ufdd1"  # a noncharacter that `escape` lets nobody send: where an unfinished answer ends
@@ -46,22 +46,6 @@ class Tokenizer(Protocol):
     def escape(self, text: str) -> str: ...
 
     def encode(self, rendered: str) -> list[int]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One message as the client sent it. `content` may be a list of parts, `{"type": "text", "text": …}`."""
-
-    role: str
-    content: str | Sequence[Mapping[str, object]] | None = None
-    name: str | None = None
-
-    @property
-    def num_chars(self) -> int:
-        """About how much there is to tokenise."""
-        content = self.content or ""
-        text = [content] if isinstance(content, str) else [str(part.get("text")) for part in content]
-        return TURN_CHARS + len(self.name or "") + sum(map(len, text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from homeai.messages import AddRequest
 from homeai.request import SamplingParams
 from homeai.server.books import Books
 from homeai.server.client import EngineClient, Stream
-from homeai.server.prompts import ChatMessage
+from homeai.server.conversation import ChatMessage
 from homeai.server.sources import Identity, Sources, is_loopback
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text

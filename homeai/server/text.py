@@ -14,8 +14,9 @@ from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config
 from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
 from homeai.request import longest_request
+from homeai.server.conversation import ChatMessage
 from homeai.server.outputs import OutputText
-from homeai.server.prompts import ChatMessage, PromptRenderer
+from homeai.server.prompts import PromptRenderer
 from homeai.server.volatile import Rule, steadied
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from typing import Final
 
 from homeai.config import SourceConfig, VolatileConfig
 from homeai.patterns import Pattern, compiled
-from homeai.server.prompts import PARAGRAPH, ChatMessage
+from homeai.server.conversation import ChatMessage
+from homeai.server.prompts import PARAGRAPH
 
 MAX_CHARS: Final = 64 * 1024  # of a text that are looked at: many matches take time
 

@@ -10,8 +10,9 @@ import pytest
 
 from homeai import config
 from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.server.conversation import ChatMessage
 from homeai.server.pins import MIN_TOKENS, read_pins
-from homeai.server.prompts import ChatMessage, PromptRenderer
+from homeai.server.prompts import PromptRenderer
 from homeai.server.text import Text
 from homeai.server.warmup import Pin
 

@@ -11,7 +11,8 @@ import pytest
 from homeai.backends.llamacpp.binding import Model, Vocab
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.errors import ConfigError, InvalidRequest, Unsupported
-from homeai.server.prompts import ChatMessage, PromptRenderer
+from homeai.server.conversation import ChatMessage
+from homeai.server.prompts import PromptRenderer
 
 CHATML = """
 {%- for message in messages %}

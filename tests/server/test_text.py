@@ -10,7 +10,8 @@ import pytest
 from homeai import config
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.errors import PromptTooLong
-from homeai.server.prompts import ChatMessage, PromptRenderer
+from homeai.server.conversation import ChatMessage
+from homeai.server.prompts import PromptRenderer
 from homeai.server.text import Text
 
 TEMPLATE = "{% for message in messages %}{{ message.content[:10] }}{% endfor %}"

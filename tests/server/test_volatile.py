@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from homeai.config import VolatileConfig
-from homeai.server.prompts import ChatMessage
+from homeai.server.conversation import ChatMessage
 from homeai.server.volatile import MAX_CHARS, Rule, steadied
 
 CLOCK = r"The current time is [0-9:]+\.?"

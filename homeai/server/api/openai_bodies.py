@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import Body, Integer, Refused
-from homeai.server.prompts import ChatMessage
+from homeai.server.conversation import ChatMessage
 from homeai.server.text import Text
 
 MAX_LOGPROBS: Final = 20
