@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from homeai.errors import RequestError
+from homeai.server.shapes import error_answer
 
 T = TypeVar("T")
 
@@ -52,10 +53,8 @@ class EventStream(Response):
     `chunks` is entered before anything is sent, so that closing it always runs its `finally`.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+    def __init__(self, chunks: AsyncGenerator[bytes, None], content_type: str = "text/event-stream") -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=content_type)
         del self.headers["content-length"]
         self._chunks = chunks
 
@@ -76,17 +75,6 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def error_body(error: RequestError) -> dict[str, object]:
-    """The OpenAI shape, which is also what a stream carries as its last event."""
-    body: dict[str, object] = {
-        "message": error.message,
-        "type": error.type,
-        "param": error.param,
-        "code": error.code,
-    }
-    return {"error": body | error.details}
-
-
 def error_headers(error: RequestError) -> dict[str, str]:
     """SDKs retry by themselves; say when that helps, and when it cannot."""
     if not error.retryable:
@@ -96,5 +84,7 @@ def error_headers(error: RequestError) -> dict[str, str]:
     return {"retry-after": str(math.ceil(error.retry_after_s)), "retry-after-ms": f"{error.retry_after_s * 1000:.0f}"}
 
 
-def error_response(error: RequestError) -> JSON:
-    return JSON(error_body(error), status_code=error.status, headers=error_headers(error))
+def error_response(error: RequestError, scope: Scope) -> JSON:
+    """In the shape of the API family that `scope` asked."""
+    status, body = error_answer(error, scope)
+    return JSON(body, status_code=status, headers=error_headers(error))

@@ -31,9 +31,9 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     return app
 
 
-async def _request_error(_request: Request, error: Exception) -> Response:
+async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -41,7 +41,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     answer = NotFound(f"{request.method} {request.url.path}: {error.detail}")
     answer.status = error.status_code
-    response = error_response(answer)
+    response = error_response(answer, request.scope)
     response.headers.update(error.headers or {})
     return response
 

@@ -37,7 +37,7 @@ class HostGuard:
             headers = Headers(scope=scope)
             error = self._foreign(headers.getlist("host"), headers.get("origin"))
             if error is not None:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -122,7 +122,7 @@ class Recovery:
             if has_begun or scope["type"] != "http":
                 raise  # the client must see that its answer broke off
             log.exception("%s %s failed", scope["method"], scope["path"])
-            await error_response(RequestError(f"internal error: {type(error).__name__}"))(scope, receive, send)
+            await error_response(RequestError(f"internal error: {type(error).__name__}"), scope)(scope, receive, send)
 
 
 class RequestId:

@@ -11,20 +11,23 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 import msgspec
 
 from homeai.config import Config
-from homeai.errors import ModelNotFound, NotAuthenticated, NotReady, RequestError
+from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady, RequestError
 from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
+from homeai.server.ask import Ask
 from homeai.server.books import Books
 from homeai.server.client import EngineClient, Stream
-from homeai.server.conversation import ChatMessage
+from homeai.server.conversation import Chat
+from homeai.server.reply import Reply
 from homeai.server.sources import Identity, Sources, is_loopback
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
@@ -125,15 +128,42 @@ class Service:
         """The body's `user` field counts where nothing better says who is asking."""
         arrival.identity = self._identify(arrival.key, arrival.caller, user)
 
-    def steady(self, arrival: Arrival, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    async def chat(self, arrival: Arrival, chat: Chat, ask: Ask) -> Reply:
+        """The answer to a conversation, from here on under way. Raises `RequestError`, with nothing queued."""
+        self.name_user(arrival, ask.user)
+        text = await self.text_for(ask.model)
+        self._check_count(ask.n)
+        prompt = await text.encode_chat(self._steady(arrival, chat))
+        stream = self.submit(arrival, [prompt], text.sampling(ask, len(prompt)), ask)
+        return Reply(self.client, stream, text, lambda: text.chat_output(ask.stop), max_predict_s=ask.max_predict_s)
+
+    async def complete(self, arrival: Arrival, prompts: Sequence[str | list[int]], ask: Ask) -> Reply:
+        """What follows each prompt, `ask.n` times. Raises `RequestError`, with nothing queued."""
+        self.name_user(arrival, ask.user)
+        text = await self.text_for(ask.model)
+        self._check_count(ask.n * len(prompts))
+        token_ids = [await text.token_ids(prompt) for prompt in prompts]
+        shortest = min(map(len, token_ids))  # the scheduler ends a longer one at the model's length
+        stream = self.submit(arrival, token_ids, text.sampling(ask, shortest), ask)
+        output = partial(text.completion_output, ask.stop)
+        return Reply(self.client, stream, text, output, max_predict_s=ask.max_predict_s)
+
+    def _steady(self, arrival: Arrival, chat: Chat) -> Chat:
         """The messages with what changes in them at each request where its source's rules want it."""
         rules = self._volatile.get(arrival.identity.source)
         if not rules:
-            return messages
-        result = steadied(messages, rules)
+            return chat
+        result = steadied(chat.messages, rules)
         if result.note is not None:
             arrival.notes.append(result.note)
-        return result.messages
+        return replace(chat, messages=result.messages)
+
+    def _check_count(self, count: int) -> None:
+        limit = self.config.scheduler.max_num_seqs
+        if count > limit:
+            raise InvalidRequest(
+                f"too many choices at once: {count} > {limit} maximum (scheduler.max_num_seqs)", param="n"
+            )
 
     async def text_for(self, model: str | None) -> Text:
         """Tokenizer and template, as soon as they are read; the weights may still load. Raises `ModelNotFound`."""
@@ -145,21 +175,12 @@ class Service:
             raise ModelNotFound(f"model {model!r} does not exist; resident is {self.text.name!r}", param="model")
         return self.text
 
-    def submit(
-        self,
-        arrival: Arrival,
-        prompts: Sequence[list[int]],
-        sampling: SamplingParams,
-        *,
-        n: int = 1,
-        seed: int | None = None,
-        cache_prompt: bool = True,
-    ) -> Stream:
-        """Queue `n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`.
+    def submit(self, arrival: Arrival, prompts: Sequence[list[int]], sampling: SamplingParams, ask: Ask) -> Stream:
+        """Queue `ask.n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`.
 
         The first has the request's own id, the others add their number to it.
         """
-        first_seed = secrets.randbits(64) if seed is None else seed
+        first_seed = secrets.randbits(64) if ask.seed is None else ask.seed
         now = time.monotonic()
         numbers = count()
         adds = [
@@ -170,10 +191,10 @@ class Service:
                 source=arrival.identity.source,
                 fairness_class=arrival.identity.fairness_class,
                 arrival_at=now,
-                cache_prompt=cache_prompt,
+                cache_prompt=ask.cache_prompt,
             )
             for prompt in prompts
-            for choice in range(n)
+            for choice in range(ask.n)
         ]
         return self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id)
 

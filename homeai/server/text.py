@@ -10,11 +10,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config
 from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
-from homeai.request import longest_request
-from homeai.server.conversation import ChatMessage
+from homeai.request import SamplingParams, longest_request
+from homeai.server.ask import Ask
+from homeai.server.conversation import Chat, ChatMessage
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import PromptRenderer
 from homeai.server.volatile import Rule, steadied
@@ -67,13 +70,20 @@ class Text:
         """Whether a request that asks for `name` means the resident model."""
         return not name or name == self.name or name in self.aliases or "*" in self.aliases
 
-    async def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        size = sum(message.num_chars for message in messages)
+    async def encode_chat(self, chat: Chat) -> list[int]:
+        size = sum(message.num_chars for message in chat.messages)
         check = partial(self._check_size, param="messages")
-        return await self._fitting(size, lambda: self._renderer.encode(messages, check), param="messages")
+        return await self._fitting(size, lambda: self._renderer.encode(chat.messages, check), param="messages")
 
     async def encode_prompt(self, prompt: str) -> list[int]:
         return await self._fitting(len(prompt), lambda: self._encode_prompt(prompt), param="prompt")
+
+    async def token_ids(self, prompt: str | list[int]) -> list[int]:
+        """Of a prompt that is a text, or ids from outside."""
+        if isinstance(prompt, str):
+            return await self.encode_prompt(prompt)
+        self.check_token_ids(prompt, param="prompt")
+        return prompt
 
     def encode_system(self, system: str, rules: Sequence[Rule]) -> list[int]:
         """What every chat with this system prompt begins with, whatever the user asks.
@@ -124,6 +134,19 @@ class Text:
                 raise InvalidRequest(
                     f"token {token_id} does not exist; the vocabulary is 0 to {self.num_vocab_tokens - 1}", param=param
                 )
+
+    def sampling(self, ask: Ask, num_prompt_tokens: int) -> SamplingParams:
+        """How to draw, within what there is room for. Raises `InvalidRequest`."""
+        wanted = ask.sampling
+        for token_id in wanted.logit_bias:
+            if not 0 <= token_id < self.num_vocab_tokens:
+                raise InvalidRequest(
+                    f"logit_bias names token {token_id}; the vocabulary is 0 to {self.num_vocab_tokens - 1}",
+                    param="logit_bias",
+                )
+        room = self.max_model_len - num_prompt_tokens
+        max_tokens = room if ask.max_tokens is None else min(room, ask.max_tokens)
+        return msgspec.structs.replace(wanted, max_tokens=max_tokens, min_tokens=min(wanted.min_tokens, max_tokens))
 
     def _encode_prompt(self, prompt: str) -> list[int]:
         self._check_size(prompt, param="prompt")

@@ -11,7 +11,8 @@ from starlette.types import Message
 
 import homeai.errors
 from homeai.errors import HomeAIError, InvalidRequest, NotReady, PromptTooLong, RequestError, TooManyRequests
-from homeai.server.answers import JSON, ClientGone, EventStream, error_body, error_headers, error_response, unless_gone
+from homeai.server.answers import JSON, ClientGone, EventStream, error_headers, error_response, unless_gone
+from homeai.server.shapes import openai_error
 from tests.server.fakes import until
 
 
@@ -65,13 +66,13 @@ def test_tree_of_errors_is_as_drawn() -> None:
 
 
 def test_error_is_openai_s_shape() -> None:
-    assert error_body(InvalidRequest("bad", param="n")) == {
+    assert openai_error(InvalidRequest("bad", param="n")) == {
         "error": {"message": "bad", "type": "invalid_request_error", "param": "n", "code": None}
     }
 
 
 def test_prompt_too_long_says_both_numbers_to_programs_too() -> None:
-    error = error_body(PromptTooLong(9000, 8191))["error"]
+    error = openai_error(PromptTooLong(9000, 8191))["error"]
     assert error["code"] == "context_length_exceeded"
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (9000, 8191)
 
@@ -87,7 +88,7 @@ def test_retry_is_asked_for_where_it_helps_and_only_there() -> None:
 
 
 def test_error_response_serialises_whatever_the_message_quotes() -> None:
-    response = error_response(InvalidRequest('a "quoted"\nline \x00'))
+    response = error_response(InvalidRequest('a "quoted"\nline \x00'), {"path": "/v1/models"})
     assert response.status_code == 400
     assert json.loads(response.body)["error"]["message"] == 'a "quoted"\nline \x00'
 

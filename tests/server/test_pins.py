@@ -10,7 +10,7 @@ import pytest
 
 from homeai import config
 from homeai.backends.llamacpp.vocab import Vocabulary
-from homeai.server.conversation import ChatMessage
+from homeai.server.conversation import Chat, ChatMessage
 from homeai.server.pins import MIN_TOKENS, read_pins
 from homeai.server.prompts import PromptRenderer
 from homeai.server.text import Text
@@ -53,7 +53,7 @@ async def test_every_chat_with_the_system_prompt_begins_with_its_pin(
     vocabulary: Vocabulary, template: str | None, question: str
 ) -> None:
     house = House(vocabulary, f"[{{name: house, system: {HOUSE!r}}}]", template)
-    prompt = await house.text.encode_chat([ChatMessage("system", HOUSE), ChatMessage("user", question)])
+    prompt = await house.text.encode_chat(Chat(messages=[ChatMessage("system", HOUSE), ChatMessage("user", question)]))
     num_pinned = house.pin.num_tokens
     assert prompt[:num_pinned] == house.pin.token_ids
     assert num_pinned >= len(await house.text.encode_prompt(HOUSE)) - 2
@@ -62,7 +62,7 @@ async def test_every_chat_with_the_system_prompt_begins_with_its_pin(
 async def test_conversation_begins_with_the_pin_too(vocabulary: Vocabulary) -> None:
     house = House(vocabulary, f"[{{name: house, system: {HOUSE!r}}}]", CHATML)
     turns = [ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello"), ChatMessage("user", "Lights on")]
-    prompt = await house.text.encode_chat([ChatMessage("system", HOUSE), *turns])
+    prompt = await house.text.encode_chat(Chat(messages=[ChatMessage("system", HOUSE), *turns]))
     assert prompt[: house.pin.num_tokens] == house.pin.token_ids
 
 

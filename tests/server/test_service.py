@@ -13,6 +13,7 @@ from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotRe
 from homeai.keys import KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
+from homeai.server.ask import Ask
 from homeai.server.service import SEEDS, Arrival, Caller, Service
 from homeai.server.sources import Identity
 from homeai.server.supervisor import State
@@ -129,16 +130,20 @@ async def test_key_whose_class_is_gone_is_served_in_the_default_class(keys: KeyS
     token = keys.add("tablet", "retired")
     service = make_service(keys)
     with service.arriving("/x", Caller(LAN, token, None)) as arrival:
-        service.submit(arrival, [[1, 2]], SamplingParams())
+        service.submit(arrival, [[1, 2]], SamplingParams(), make_ask())
     assert arrival.identity == Identity("tablet", "interactive")
 
 
 # ---- submission ----------------------------------------------------------------------------------------
 
 
+def make_ask(*, n: int = 1, seed: int | None = None, cache_prompt: bool = True) -> Ask:
+    return Ask(sampling=SamplingParams(), n=n, seed=seed, cache_prompt=cache_prompt)
+
+
 async def seeds(service: Service, *, n: int, seed: int | None) -> list[int]:
     arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
-    stream = service.submit(arrival, [[1, 2]], SamplingParams(), n=n, seed=seed)
+    stream = service.submit(arrival, [[1, 2]], SamplingParams(), make_ask(n=n, seed=seed))
     return [generation.add.sampling.seed for generation in stream.generations]
 
 
@@ -156,7 +161,7 @@ async def test_seed_is_drawn_where_none_was_given(service: Service) -> None:
 
 async def test_every_prompt_has_its_choices_in_order(service: Service) -> None:
     arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity("anna", "voice"))
-    stream = service.submit(arrival, [[1], [2]], SamplingParams(), n=2)
+    stream = service.submit(arrival, [[1], [2]], SamplingParams(), make_ask(n=2))
     adds: list[AddRequest] = [generation.add for generation in stream.generations]
     assert [add.prompt_token_ids for add in adds] == [[1], [1], [2], [2]]
     assert len({add.request_id for add in adds}) == 4
@@ -167,7 +172,7 @@ async def test_every_prompt_has_its_choices_in_order(service: Service) -> None:
 async def test_requests_are_called_as_the_answer_is(service: Service) -> None:
     caller = Caller(LOOPBACK, None, None, request_id="abc", client_request_id="theirs")
     arrival = Arrival("/x", caller, None, Identity("anna", "voice"))
-    stream = service.submit(arrival, [[1], [2]], SamplingParams(), n=2, cache_prompt=False)
+    stream = service.submit(arrival, [[1], [2]], SamplingParams(), make_ask(n=2, cache_prompt=False))
     assert stream.request_ids == ["abc", "abc-1", "abc-2", "abc-3"]
     assert {generation.client_request_id for generation in stream.generations} == {"theirs"}
     assert not any(generation.add.cache_prompt for generation in stream.generations)

@@ -42,6 +42,11 @@ Refused = Annotated[object, AfterValidator(_refuse)]
 """What would change the answer and cannot be done: an error, unless it is off. Never dropped silently."""
 
 
+def documents(model: type[Body]) -> dict[str, object]:
+    """The body's schema for OpenAPI: we read bodies ourselves, strictly."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
 async def read_body(request: Request, model: type[B]) -> B:
     """Raises `InvalidRequest` naming the field, `BodyTooLarge` while reading."""
     encoding = request.headers.get("content-encoding", "identity")

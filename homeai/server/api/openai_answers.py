@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
 from homeai.errors import RequestError
 from homeai.request import FinishReason, SampledToken
-from homeai.server.answers import error_body
+from homeai.server.api.respond import Value
 from homeai.server.client import Generation
-from homeai.server.reply import Piece
-from homeai.server.text import Text
-
-Value = dict[str, object]
+from homeai.server.reply import Piece, Reply
+from homeai.server.result import Result
+from homeai.server.shapes import openai_error
 
 DONE: Final = b"data: [DONE]\n\n"
-PING: Final = b":\n\n"
 REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 def event(data: Value) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
-
-
-def error_event(error: RequestError) -> bytes:
-    """After the first byte an error can only be an event; SDKs raise on it."""
-    return event(error_body(error))
 
 
 def usage(generations: Sequence[Generation], *, num_choices_per_prompt: int) -> Value:
@@ -65,24 +58,61 @@ def timings(generation: Generation) -> Value:
     }
 
 
+class Options(TypedDict, total=False):
+    """Of an `Answer`. `n` choices were drawn for each prompt; `include_usage` is said at the end of a stream."""
+
+    n: int
+    wants_logprobs: bool
+    include_usage: bool
+
+
 class Answer:
     """What both endpoints' objects share: one id, one instant, one model name."""
 
+    content_type = "text/event-stream"
+    ping: bytes | None = b":\n\n"
     kind: str
     chunk_kind: str
     id_prefix: str
 
-    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
-        self.text = text
-        self.wants_logprobs = wants_logprobs
+    def __init__(self, reply: Reply, request_id: str, **options: Unpack[Options]) -> None:
+        self._reply = reply
+        self.text = reply.text
+        self._n = options.get("n", 1)
+        self._wants_logprobs = options.get("wants_logprobs", False)
+        self._include_usage = options.get("include_usage", False)
         self._id = f"{self.id_prefix}-{request_id}"
         self._created = int(time.time())
 
-    def chunk(self, choices: list[Value], **fields: object) -> bytes:
-        return event(self._object(self.chunk_kind, choices) | fields)
+    def pieces(self, pieces: Iterable[Piece]) -> bytes:
+        chunks = []
+        for piece in pieces:
+            for choice in self.stream_choices(piece):
+                is_last = choice["finish_reason"] is not None
+                fields = {"timings": timings(self._reply.generations[piece.choice])} if is_last else {}
+                chunks.append(event(self._object(self.chunk_kind, [choice]) | fields))
+        return b"".join(chunks)
 
-    def whole(self, choices: list[Value], usage: Value) -> Value:
-        return self._object(self.kind, choices) | {"usage": usage}
+    def end(self) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return event(self._object(self.chunk_kind, []) | {"usage": self._usage()}) + DONE
+
+    def error(self, error: RequestError) -> bytes:
+        return event(openai_error(error))
+
+    def whole(self, results: Sequence[Result]) -> Value:
+        choices = [self.choice(index, result) for index, result in enumerate(results)]
+        fields: Value = {"usage": self._usage(), "timings": timings(self._reply.generations[0])}
+        return self._object(self.kind, choices) | fields
+
+    def stream_choices(self, piece: Piece) -> list[Value]:
+        """The choices of the chunks for one piece: its text, then, alone, its end."""
+        raise NotImplementedError
+
+    def choice(self, index: int, result: Result) -> Value:
+        """A choice of the whole object."""
+        raise NotImplementedError
 
     def _object(self, kind: str, choices: list[Value]) -> Value:
         return {
@@ -93,13 +123,8 @@ class Answer:
             "choices": choices,
         }
 
-    def stream_choices(self, piece: Piece) -> list[Value]:
-        """The choices of the chunks for one piece: its text, then, alone, its end."""
-        raise NotImplementedError
-
-    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
-        """A choice of the whole object."""
-        raise NotImplementedError
+    def _usage(self) -> Value:
+        return usage(self._reply.generations, num_choices_per_prompt=self._n)
 
 
 class ChatAnswer(Answer):
@@ -107,8 +132,8 @@ class ChatAnswer(Answer):
     chunk_kind = "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
-        super().__init__(text, request_id, wants_logprobs=wants_logprobs)
+    def __init__(self, reply: Reply, request_id: str, **options: Unpack[Options]) -> None:
+        super().__init__(reply, request_id, **options)
         self._begun: set[int] = set()
 
     def stream_choices(self, piece: Piece) -> list[Value]:
@@ -133,16 +158,16 @@ class ChatAnswer(Answer):
             "finish_reason": REASONS[reason] if reason else None,
         }
 
-    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
+    def choice(self, index: int, result: Result) -> Value:
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text},
-            "logprobs": self._logprobs(tokens),
-            "finish_reason": REASONS[reason],
+            "message": {"role": "assistant", "content": result.content},
+            "logprobs": self._logprobs(result.tokens),
+            "finish_reason": REASONS[result.finish_reason],
         }
 
     def _logprobs(self, tokens: Sequence[SampledToken]) -> Value | None:
-        if not self.wants_logprobs:
+        if not self._wants_logprobs:
             return None
         return {"content": [self._logprob(token) for token in tokens]}
 
@@ -163,8 +188,8 @@ class CompletionAnswer(Answer):
     kind = chunk_kind = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, text: Text, request_id: str, *, wants_logprobs: bool) -> None:
-        super().__init__(text, request_id, wants_logprobs=wants_logprobs)
+    def __init__(self, reply: Reply, request_id: str, **options: Unpack[Options]) -> None:
+        super().__init__(reply, request_id, **options)
         self._offset: dict[int, int] = {}
 
     def stream_choices(self, piece: Piece) -> list[Value]:
@@ -175,8 +200,8 @@ class CompletionAnswer(Answer):
             choices.append(self._choice(piece.choice, "", (), piece.finish_reason))
         return choices
 
-    def choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason) -> Value:
-        return self._choice(index, text, tokens, reason)
+    def choice(self, index: int, result: Result) -> Value:
+        return self._choice(index, result.content, result.tokens, result.finish_reason)
 
     def _choice(self, index: int, text: str, tokens: Sequence[SampledToken], reason: FinishReason | None) -> Value:
         return {
@@ -187,7 +212,7 @@ class CompletionAnswer(Answer):
         }
 
     def _logprobs(self, index: int, tokens: Sequence[SampledToken]) -> Value | None:
-        if not self.wants_logprobs:
+        if not self._wants_logprobs:
             return None
         texts = [self.text.token_text(token.token_id) for token in tokens]
         offsets = []

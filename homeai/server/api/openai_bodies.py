@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, cast
+from typing import Annotated, ClassVar, Final, cast
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import Body, Integer, Refused
-from homeai.server.conversation import ChatMessage
-from homeai.server.text import Text
+from homeai.server.ask import Ask
+from homeai.server.conversation import Chat, ChatMessage
 
 MAX_LOGPROBS: Final = 20
 MAX_STOP: Final = 64
@@ -89,6 +89,8 @@ class StreamOptions(Body):
 class SamplingBody(Body):
     """What both endpoints share."""
 
+    default_max_tokens: ClassVar[int | None] = None  # up to the model's length
+
     model: Name | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -121,26 +123,30 @@ class SamplingBody(Body):
         """None, or −1 as llama.cpp's clients say it: draw one."""
         return None if self.seed is None or self.seed == -1 else self.seed % 2**64
 
-    def sampling(self, text: Text, num_prompt_tokens: int, *, default_max_tokens: int | None) -> SamplingParams:
-        """`default_max_tokens` None: up to the model's length. Raises `InvalidRequest`."""
-        self._check_bias(text)
-        room = text.max_model_len - num_prompt_tokens
-        wanted = self.wanted_tokens if self.wanted_tokens is not None else default_max_tokens
-        max_tokens = room if wanted is None or wanted == -1 else min(room, wanted)
-        return SamplingParams(
-            temperature=self.temperature,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty or self.repetition_penalty,
-            repeat_last_n=self.repeat_last_n,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=self.logit_bias,
-            logprobs=self.num_logprobs,
-            max_tokens=max_tokens,
-            min_tokens=min(self.min_tokens, max_tokens),
-            ignore_eos=self.ignore_eos,
+    def ask(self) -> Ask:
+        wanted = self.wanted_tokens if self.wanted_tokens is not None else self.default_max_tokens
+        return Ask(
+            model=self.model,
+            sampling=SamplingParams(
+                temperature=self.temperature,
+                top_k=max(self.top_k, 0),
+                top_p=self.top_p,
+                min_p=self.min_p,
+                repeat_penalty=self.repeat_penalty or self.repetition_penalty,
+                repeat_last_n=self.repeat_last_n,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                logit_bias=self.logit_bias,
+                logprobs=self.num_logprobs,
+                min_tokens=self.min_tokens,
+                ignore_eos=self.ignore_eos,
+            ),
+            max_tokens=None if wanted == -1 else wanted,
+            seed=self.fixed_seed,
+            stop=self.stop,
+            n=self.n,
+            cache_prompt=self.cache_prompt,
+            user=self.user,
         )
 
     @property
@@ -150,14 +156,6 @@ class SamplingBody(Body):
     @property
     def num_logprobs(self) -> int | None:
         raise NotImplementedError
-
-    def _check_bias(self, text: Text) -> None:
-        for token_id in self.logit_bias:
-            if not 0 <= token_id < text.num_vocab_tokens:
-                raise InvalidRequest(
-                    f"logit_bias names token {token_id}; the vocabulary is 0 to {text.num_vocab_tokens - 1}",
-                    param="logit_bias",
-                )
 
 
 class TextPart(Body):
@@ -205,11 +203,11 @@ class ChatBody(SamplingBody):
     def num_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
 
-    def chat_messages(self) -> list[ChatMessage]:
+    def chat(self) -> Chat:
         """Raises for what cannot be enforced or read: nothing a client asked for is dropped silently."""
         _check_tools("tools", self.tools, "tool_choice", self.tool_choice)
         _check_tools("functions", self.functions, "function_call", self.function_call)
-        return [ChatMessage(m.role, _plain(m.content), m.name) for m in self.messages]
+        return Chat(messages=[ChatMessage(m.role, _plain(m.content), m.name) for m in self.messages])
 
 
 def _check_tools(kind: str, tools: list[object] | None, choice_name: str, choice: object) -> None:
@@ -221,6 +219,8 @@ def _check_tools(kind: str, tools: list[object] | None, choice_name: str, choice
 
 class CompletionBody(SamplingBody):
     """POST /v1/completions"""
+
+    default_max_tokens: ClassVar = 16  # OpenAI's; a chat goes on to its natural end
 
     prompt: Prompt
     logprobs: NumLogprobs | None = None

@@ -11,15 +11,14 @@ import pytest
 from homeai.errors import PromptTooLong
 from homeai.messages import AddRequest
 from homeai.request import FinishReason, SampledToken, SamplingParams, TokenLogprob
-from homeai.server.api.openai_answers import ChatAnswer, CompletionAnswer, error_event, timings, usage
+from homeai.server.api.openai_answers import ChatAnswer, CompletionAnswer, timings, usage
 from homeai.server.client import Generation
-from homeai.server.reply import Piece
-from homeai.server.text import Text
+from homeai.server.parts import Content
+from homeai.server.reply import Piece, Reply
 
 PIECES = {1: b"Hi", 2: b" you", 3: b"\xf0\x9f", 4: b"\xab\xa8"}
-TEXT = cast(
-    Text, SimpleNamespace(name="model", piece=PIECES.get, token_text=lambda i: PIECES[i].decode("utf-8", "replace"))
-)
+TEXT = SimpleNamespace(name="model", piece=PIECES.get, token_text=lambda i: PIECES[i].decode("utf-8", "replace"))
+REPLY = cast(Reply, SimpleNamespace(text=TEXT, generations=[]))
 
 
 def token(token_id: int, *alternatives: int) -> SampledToken:
@@ -27,7 +26,7 @@ def token(token_id: int, *alternatives: int) -> SampledToken:
 
 
 def piece(text: str, *tokens: SampledToken, choice: int = 0, reason: FinishReason | None = None) -> Piece:
-    return Piece(choice, text, list(tokens), reason)
+    return Piece(choice, [Content(text)] if text else [], list(tokens), reason)
 
 
 def generation(num_prompt: int = 3, num_output: int = 2, **instants: float) -> Generation:
@@ -43,12 +42,12 @@ def generation(num_prompt: int = 3, num_output: int = 2, **instants: float) -> G
 
 
 def chat(*pieces: Piece, wants_logprobs: bool = False) -> list[Any]:
-    answer = ChatAnswer(TEXT, "abc", wants_logprobs=wants_logprobs)
+    answer = ChatAnswer(REPLY, "abc", wants_logprobs=wants_logprobs)
     return [choice for piece in pieces for choice in answer.stream_choices(piece)]
 
 
 def completion(*pieces: Piece, wants_logprobs: bool = False) -> list[Any]:
-    answer = CompletionAnswer(TEXT, "abc", wants_logprobs=wants_logprobs)
+    answer = CompletionAnswer(REPLY, "abc", wants_logprobs=wants_logprobs)
     return [choice for piece in pieces for choice in answer.stream_choices(piece)]
 
 
@@ -111,9 +110,9 @@ def test_log_probabilities_are_null_where_nobody_asked(choices: Any) -> None:
 
 
 def test_chunks_of_one_answer_have_one_id() -> None:
-    answer = ChatAnswer(TEXT, "abc", wants_logprobs=False)
-    one, other = (json.loads(answer.chunk([]).removeprefix(b"data: ")) for _ in range(2))
-    assert one == other
+    answer = ChatAnswer(REPLY, "abc")
+    one, other = (json.loads(answer.pieces([piece("Hi")]).removeprefix(b"data: ")) for _ in range(2))
+    assert (one["id"], one["created"]) == (other["id"], other["created"])
     assert (one["object"], one["model"], one["id"]) == ("chat.completion.chunk", "model", "chatcmpl-abc")
 
 
@@ -149,7 +148,7 @@ def test_timings_of_an_answer_without_tokens_are_zero() -> None:
 
 
 def test_late_error_is_an_event_of_the_same_shape() -> None:
-    event = error_event(PromptTooLong(9, 5))
+    event = ChatAnswer(REPLY, "abc").error(PromptTooLong(9, 5))
     assert event.startswith(b"data: {")
     assert event.endswith(b"}\n\n")
     error = json.loads(event.removeprefix(b"data: "))["error"]

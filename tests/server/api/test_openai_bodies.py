@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -12,9 +10,7 @@ from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import parse_body
 from homeai.server.api.openai_bodies import ChatBody, CompletionBody
-from homeai.server.text import Text
 
-TEXT = cast(Text, SimpleNamespace(max_model_len=100, num_vocab_tokens=1000))
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
@@ -26,42 +22,34 @@ def chat(**fields: object) -> ChatBody:
     return parse_body(json.dumps({"messages": [{"role": "user", "content": "a"}]} | fields).encode(), ChatBody)
 
 
-def max_tokens(body: CompletionBody | ChatBody, default: int | None = 16) -> int:
-    return body.sampling(TEXT, 90, default_max_tokens=default).max_tokens
-
-
 def test_defaults_are_those_of_the_sampler() -> None:
-    assert completion().sampling(TEXT, 50, default_max_tokens=16) == SamplingParams(max_tokens=16)
+    assert completion().ask().sampling == SamplingParams()
 
 
 @pytest.mark.parametrize(
     ("fields", "num_tokens"),
     [
-        ({}, 10),
+        ({}, 16),
         ({"max_tokens": 0}, 0),
         ({"max_tokens": 3}, 3),
         ({"max_tokens": 3.0}, 3),
-        ({"max_tokens": 10**30}, 10),
-        ({"max_tokens": -1}, 10),
+        ({"max_tokens": 10**30}, 10**30),
+        ({"max_tokens": -1}, None),
         ({"n_predict": 3}, 3),
         ({"n_predict": 3, "max_tokens": 4}, 4),
     ],
 )
-def test_limit_of_tokens_is_what_was_asked_for_or_what_fits(fields: dict[str, object], num_tokens: int) -> None:
-    assert max_tokens(completion(**fields)) == num_tokens
+def test_limit_of_tokens_is_what_was_asked_for(fields: dict[str, object], num_tokens: int | None) -> None:
+    assert completion(**fields).ask().max_tokens == num_tokens
 
 
-def test_default_limit_may_be_the_rest_of_the_context() -> None:
-    assert max_tokens(chat(), default=None) == 10
+def test_chat_goes_on_to_its_natural_end() -> None:
+    assert chat().ask().max_tokens is None
 
 
 def test_newer_name_of_the_limit_wins() -> None:
-    assert max_tokens(chat(max_tokens=5, max_completion_tokens=2)) == 2
-    assert max_tokens(chat(max_tokens=5)) == 5
-
-
-def test_least_number_of_tokens_is_at_most_the_limit() -> None:
-    assert completion(min_tokens=50, max_tokens=5).sampling(TEXT, 90, default_max_tokens=16).min_tokens == 5
+    assert chat(max_tokens=5, max_completion_tokens=2).ask().max_tokens == 2
+    assert chat(max_tokens=5).ask().max_tokens == 5
 
 
 @pytest.mark.parametrize(("seed", "fixed"), [(None, None), (-1, None), (0, 0), (42, 42), (-2, 2**64 - 2), (7.0, 7)])
@@ -71,7 +59,7 @@ def test_seed_is_drawn_where_none_is_given(seed: object, fixed: int | None) -> N
 
 def test_penalty_has_two_names() -> None:
     for name in ("repeat_penalty", "repetition_penalty"):
-        assert completion(**{name: 1.5}).sampling(TEXT, 1, default_max_tokens=1).repeat_penalty == 1.5
+        assert completion(**{name: 1.5}).ask().sampling.repeat_penalty == 1.5
 
 
 @pytest.mark.parametrize("stop", ["x", ["x"]])
@@ -91,12 +79,6 @@ def test_stop_may_be_one_string(stop: object) -> None:
 )
 def test_prompt_is_texts_or_ids(prompt: object, prompts: list[object]) -> None:
     assert completion(prompt=prompt).prompts() == prompts
-
-
-def test_bias_outside_of_the_vocabulary_is_refused() -> None:
-    for token_id in ("-1", "1000", "9" * 30):
-        with pytest.raises(InvalidRequest, match=f"token {token_id}; the vocabulary is 0 to 999"):
-            completion(logit_bias={token_id: 1}).sampling(TEXT, 1, default_max_tokens=1)
 
 
 def test_logprobs_count_the_alternatives() -> None:
@@ -119,7 +101,7 @@ def test_logprobs_count_the_alternatives() -> None:
 )
 def test_tools_are_refused(fields: dict[str, object], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        chat(**fields).chat_messages()
+        chat(**fields).chat()
     assert caught.value.param == param
 
 
@@ -127,7 +109,7 @@ def test_tools_are_refused(fields: dict[str, object], param: str) -> None:
     "fields", [{}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}, {"tool_choice": "auto"}]
 )
 def test_tools_that_are_not_to_be_used_are_no_obstacle(fields: dict[str, object]) -> None:
-    assert [message.content for message in chat(**fields).chat_messages()] == ["a"]
+    assert [message.content for message in chat(**fields).chat().messages] == ["a"]
 
 
 @pytest.mark.parametrize(

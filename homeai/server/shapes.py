@@ -1,0 +1,110 @@
+"""An error in the words of the API family that was asked: status, body. The path says which family that is.
+
+| family    | body                                                                      | busy |
+|-----------|---------------------------------------------------------------------------|------|
+| OpenAI    | {"error": {"message", "type", "param", "code"}}                           | 429  |
+| Anthropic | {"type": "error", "error": {"type", "message"}, "request_id"}             | 529  |
+| Ollama    | {"error": "message"}                                                      | 503  |
+| llama.cpp | {"error": {"code": status, "message", "type"}}                            | 429  |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import Scope
+
+from homeai.errors import (
+    BodyTooLarge,
+    HostNotAllowed,
+    ModelNotFound,
+    NotAuthenticated,
+    NotFound,
+    PromptTooLong,
+    RequestError,
+    TooManyRequests,
+)
+
+Value = dict[str, object]
+
+OLLAMA_PATHS: Final = frozenset(
+    f"/api/{name}"
+    for name in (
+        *("chat", "generate", "tags", "ps", "show", "version", "embed", "embeddings", "pull"),
+        *("push", "create", "copy", "delete", "me"),
+    )
+)
+LLAMACPP_PATHS: Final = frozenset(
+    ("/completion", "/infill", "/tokenize", "/detokenize", "/apply-template", "/props", "/slots")
+)
+ANTHROPIC_PATHS: Final = ("/v1/messages", "/messages")
+
+LLAMACPP_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+ANTHROPIC_OVERLOADED: Final = 529
+
+
+def error_answer(error: RequestError, scope: Scope) -> tuple[int, Value]:
+    """Status and body for an HTTP answer to the request of `scope`."""
+    path: str = scope.get("path", "")
+    if path.startswith(ANTHROPIC_PATHS):
+        request_id = scope.get("state", {}).get("request_id", "")
+        return anthropic_status(error), anthropic_error(error, request_id)
+    if path in OLLAMA_PATHS or path.startswith("/api/blobs/"):
+        return ollama_status(error), ollama_error(error)
+    if path in LLAMACPP_PATHS:
+        return error.status, llamacpp_error(error)
+    return error.status, openai_error(error)
+
+
+def openai_error(error: RequestError) -> Value:
+    """Which is also what a stream carries as its last event."""
+    body: Value = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return {"error": body | error.details}
+
+
+def llamacpp_error(error: RequestError) -> Value:
+    kind = "exceed_context_size_error" if isinstance(error, PromptTooLong) else _type(error, LLAMACPP_TYPES)
+    body: Value = {"code": error.status, "message": error.message, "type": kind}
+    return {"error": body | error.details}
+
+
+def anthropic_error(error: RequestError, request_id: str) -> Value:
+    kind = _type(error, ANTHROPIC_TYPES, anthropic_status(error), "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+
+
+def anthropic_status(error: RequestError) -> int:
+    """Busy, for whatever reason, is "overloaded": what its SDKs know to come back from."""
+    is_known = isinstance(error, BodyTooLarge | HostNotAllowed | ModelNotFound | NotAuthenticated | NotFound)
+    return ANTHROPIC_OVERLOADED if error.retryable and not is_known else error.status
+
+
+def ollama_error(error: RequestError) -> Value:
+    if isinstance(error, TooManyRequests):
+        return {"error": f"server busy, please try again.  maximum pending requests exceeded: {error.message}"}
+    return {"error": error.message}
+
+
+def ollama_status(error: RequestError) -> int:
+    return 503 if isinstance(error, TooManyRequests) else error.status
+
+
+def _type(error: RequestError, types: Mapping[int, str], status: int | None = None, other: str = "server_error") -> str:
+    return types.get(error.status if status is None else status, other)
