@@ -25,8 +25,10 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Settings.", no_args_is_help=True)
 keys_app = typer.Typer(help="API keys, one per device or person.", no_args_is_help=True)
+models_app = typer.Typer(help="Model files on this machine.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
+app.add_typer(models_app, name="models")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file, as config.example.yaml.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where models, ledger and keys live.")]
@@ -84,12 +86,13 @@ def serve(
 ) -> None:
     """Run the daemon."""
     from homeai.logs import setup
+    from homeai.models import chosen
     from homeai.server import launch
 
     flags: dict[str, object] = {"server.host": host, "server.port": port, "model.path": model}
     loaded = _load(config, data_dir, settings, **flags)
     setup(loaded.server.log_level, loaded.server.log_format)
-    raise typer.Exit(launch.serve(loaded, loaded.model.path or _default_model(loaded)))
+    raise typer.Exit(launch.serve(loaded, chosen(loaded) or _default_model(loaded)))
 
 
 def _default_model(config: Config) -> Path:
@@ -172,6 +175,62 @@ def version() -> None:
     print(__version__)
 
 
+# ---- models --------------------------------------------------------------------------------------------
+
+
+@app.command()
+def pull(
+    model: Annotated[str, typer.Argument(metavar="OWNER/REPO[:QUANT]", help="Such as unsloth/Qwen3-8B-GGUF:Q4_K_M.")],
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Fetch a model from Hugging Face, or go on where that was interrupted."""
+    from homeai import cli_models
+
+    raise typer.Exit(cli_models.pull(_load(config, data_dir, None), model))
+
+
+@app.command()
+def plan(
+    model: Annotated[Path | None, typer.Argument(help="A GGUF file or the name of a pulled model.")] = None,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Say whether a model fits into memory with these settings, and what it would take."""
+    from homeai import cli_models
+    from homeai.models import chosen
+
+    loaded = _load(config, data_dir, settings, **{"model.path": model})
+    cli_models.plan(loaded, chosen(loaded) or _default_model(loaded))
+
+
+@models_app.command("list")
+def models_list(
+    config: ConfigOption = None, data_dir: DataDirOption = None, url: UrlOption = DEFAULT_URL, key: KeyOption = None
+) -> None:
+    """What is in the data folder, and which of it is in use."""
+    from homeai import cli_models
+
+    cli_models.show(_load(config, data_dir, None), cli_models.serving(url, key))
+
+
+@models_app.command("rm")
+def models_rm(
+    model: Annotated[str, typer.Argument(help="A name that `homeai models list` shows.")],
+    force: Annotated[bool, typer.Option("--force", help="Although it is in use.")] = False,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+) -> None:
+    """Delete a model, or what came of an unfinished download."""
+    from homeai import cli_models
+
+    loaded = _load(config, data_dir, None)
+    cli_models.remove(loaded, model, served=cli_models.serving(url, key), force=force)
+
+
 # ---- settings and keys ---------------------------------------------------------------------------------
 
 
@@ -186,7 +245,10 @@ def config_check(config: ConfigOption = None, data_dir: DataDirOption = None, se
 def keys_add(
     name: Annotated[str, typer.Argument(help="Who will use it, e.g. living-room-tablet.")],
     fairness_class: Annotated[str | None, typer.Option("--class", help="Fairness class of its requests.")] = None,
-    trusted: Annotated[bool, typer.Option(help="May say for whom it asks (X-HomeAI-Source).")] = False,
+    trusted: Annotated[bool, typer.Option(help="May say for whom it asks (X-HomeAI-Source, Open WebUI).")] = False,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="The most requests within a minute.")] = None,
+    tokens_per_day: Annotated[int | None, typer.Option(min=1, help="Prompts and answers, until midnight.")] = None,
+    max_context: Annotated[int | None, typer.Option(min=2, help="Tokens of one request, prompt and answer.")] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
@@ -194,23 +256,20 @@ def keys_add(
     loaded = _load(config, data_dir, None)
     if fairness_class is not None and fairness_class not in loaded.classes:
         raise ConfigError(f"--class {fairness_class}: allowed are {', '.join(loaded.classes)}")
-    print(_key_store(loaded).add(name, fairness_class, trusted))
+    limits = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_day": tokens_per_day,
+        "max_context": max_context,
+    }
+    print(_key_store(loaded).add(name, fairness_class, trusted, **limits))
 
 
 @keys_app.command("list")
 def keys_list(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
-    """Names and classes of the keys."""
-    from datetime import datetime
+    """Names, classes and limits of the keys."""
+    from homeai.console import plain_console, render_keys
 
-    from rich.table import Table
-
-    from homeai.console import plain_console
-
-    table = Table("name", "class", "trusted", "made", box=None, header_style="dim")
-    for key in _key_store(_load(config, data_dir, None)).list():
-        made = datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M")
-        table.add_row(key.name, key.fairness_class or "default", "yes" if key.trusted else "no", made)
-    plain_console().print(table)
+    plain_console().print(render_keys(_key_store(_load(config, data_dir, None)).list()))
 
 
 @keys_app.command("revoke")

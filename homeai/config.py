@@ -7,7 +7,9 @@ A mistake is one `ConfigError` of one line: the key, the value, what is allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -49,6 +51,12 @@ def _positive_or_off(seconds: float) -> float:
     raise ValueError("neither positive nor -1")
 
 
+def _address(text: str) -> str:
+    if parse_address(text) is None:
+        raise ValueError("neither host:port nor [address]:port")
+    return text
+
+
 def _pattern(text: str) -> str:
     compiled(text)
     return text
@@ -72,7 +80,48 @@ Network = Annotated[
     BeforeValidator(_network),
     Field(description="an address such as 192.168.1.20, or a subnet such as 192.168.1.0/24"),
 ]
+Networks = Annotated[tuple[Network, ...], Field(strict=False)]
+Patterns = Annotated[tuple[PatternText, ...], Field(strict=False)]
+Address = Annotated[
+    str,
+    AfterValidator(_address),
+    Field(description="host:port, such as 0.0.0.0:11434 or [::]:11434, with http:// or https:// before it if need be"),
+]
 
+
+# ---- addresses to listen on --------------------------------------------------------------------------
+
+ADDRESS = re.compile(r"(?:(https?)://)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """`key` is the setting that says so. `port` 0 takes any that is free."""
+
+    key: str
+    host: str
+    port: int
+    tls: bool
+
+
+def parse_address(text: str) -> tuple[str | None, str, int] | None:
+    """(scheme if any, host, port) of `[http[s]://]host:port`, or None."""
+    match = ADDRESS.fullmatch(text)
+    if match is None or int(match[4]) > 65535:
+        return None
+    return match[1], match[2] or match[3], int(match[4])
+
+
+# How the prompts of side requests begin: titles, tags and follow-up questions of Open WebUI, titles and
+# topics for Claude Code's and other agents' lists of conversations. Not what their users wait for.
+SIDE_REQUESTS = (
+    r"(?i)^\s*### task:\s*(generate|suggest|create)\b[^\n]{0,80}\b(title|tags|follow-?up)",
+    r"(?i)^\s*(please )?(write|generate|provide) an? [^\n.]{0,60}\btitle\b[^\n.]{0,90}\b(conversation|chat|session)",
+    r"(?i)^\s*analyze if this message indicates a new conversation topic",
+    r"(?i)^\s*summarize this coding conversation in under",
+    r"(?i)^\s*you are a title generator",
+)
+SIDE_TASKS = r"^(title|tags|follow_up|emoji|autocomplete)_generation"
 
 # ---- sections ----------------------------------------------------------------------------------------
 
@@ -86,15 +135,36 @@ class Section(BaseModel):
 class ServerConfig(Section):
     host: Name = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8700
+    listen: Annotated[tuple[Address, ...], Field(strict=False)] = ()
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
     auth: Literal["auto", "keys", "none"] = "auto"
+    keyless: Networks = ()
+    trusted_proxies: Networks = ()
     allowed_hosts: Names = ()
+    cors_origins: Names = ()
     max_body_bytes: Annotated[int, Field(ge=1)] = 8 * 1024 * 1024
+    max_header_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024
+    header_timeout_s: Positive = 15.0
+    body_timeout_s: Positive = 60.0
+    slow_reader_s: Positive = 30.0
     ping_interval_s: Annotated[
         float, AfterValidator(_positive_or_off), Field(description="a number above 0, or -1 for off")
     ] = 30.0
     drain_timeout_s: Annotated[float, Field(ge=0)] = 30.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "journal", "json"] = "auto"
+
+    @property
+    def addresses(self) -> list[ListenAddress]:
+        """All that is to be listened on: host and port first. With TLS files https, unless told http."""
+        has_tls = self.tls_cert is not None
+        result = [ListenAddress("server.host", self.host, self.port, has_tls)]
+        for index, text in enumerate(self.listen):
+            scheme, host, port = parse_address(text) or (None, "", 0)
+            tls = has_tls if scheme is None else scheme == "https"
+            result.append(ListenAddress(f"server.listen[{index}]", host, port, tls))
+        return result
 
 
 class ModelConfig(Section):
@@ -107,6 +177,8 @@ class ModelConfig(Section):
     flash_attention: Literal["auto", "on", "off"] = "auto"
     swa_full: bool = True
     kv_type: Literal["f16", "q8_0", "q4_0"] = "f16"
+    fit: Literal["auto", "strict"] = "auto"
+    memory_margin: Annotated[float, Field(ge=0, lt=1, description="a number from 0 on, below 1")] = 0.05
     chat_template: FilePath | None = None
 
 
@@ -144,13 +216,16 @@ class ClassConfig(Section):
     max_running: Count | None = None
     share_cap: Fraction = 1.0
     kv_cap: Fraction = 1.0
+    thinks: bool | None = None
 
 
 class MatchConfig(Section):
     key: Names = ()
     header: Names = ()
-    address: Annotated[tuple[Network, ...], Field(strict=False)] = ()
+    openwebui: Names = ()
+    address: Networks = ()
     user: Names = ()
+    user_agent: Patterns = ()
 
 
 class VolatileConfig(Section):
@@ -164,8 +239,18 @@ class SourceConfig(Section):
     max_running: Count | None = None
     kv_cap: Fraction = 1.0
     private: bool = False
+    thinks: bool | None = None
+    show_text: bool = False
     volatile: Annotated[tuple[VolatileConfig, ...], Field(strict=False)] = ()
     match: MatchConfig = MatchConfig()
+
+
+class SideRequestsConfig(Section):
+    """What programs ask beside their user's own requests: titles, tags, follow-ups."""
+
+    lower_to: Name | None = "background"
+    headers: Mapping[Name, PatternText] = {"X-OpenWebUI-Task": SIDE_TASKS}
+    patterns: Patterns = SIDE_REQUESTS
 
 
 class PinConfig(Section):
@@ -185,6 +270,16 @@ class ResidencyConfig(Section):
     restart_window_s: Positive = 600.0
 
 
+class EmbeddingsConfig(Section):
+    model: FilePath | None = None
+    name: Name | None = None
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    max_tokens: Count = 4096
+    num_threads: Count = 1
+    max_waiting: Count = 64
+    idle_timeout_s: Positive = 300.0
+
+
 class LedgerConfig(Section):
     enabled: bool = True
     path: FilePath | None = None
@@ -192,7 +287,9 @@ class LedgerConfig(Section):
 
 
 DEFAULT_CLASSES: Mapping[str, ClassConfig] = {
-    "voice": ClassConfig(weight=8.0, max_waiting=16, queue_timeout_s=20.0, ttft_target_s=0.5, itl_target_s=0.2),
+    "voice": ClassConfig(
+        weight=8.0, max_waiting=16, queue_timeout_s=20.0, ttft_target_s=0.5, itl_target_s=0.2, thinks=False
+    ),
     "interactive": ClassConfig(weight=4.0, max_waiting=64, queue_timeout_s=120.0, ttft_target_s=2.0, itl_target_s=0.2),
     "coding": ClassConfig(weight=2.0, max_waiting=64, queue_timeout_s=300.0, ttft_target_s=4.0, itl_target_s=0.5),
     "background": ClassConfig(weight=1.0, max_waiting=256, queue_timeout_s=3600.0),
@@ -208,8 +305,10 @@ class Config(Section):
     scheduler: SchedulerConfig = SchedulerConfig()
     classes: Mapping[Name, ClassConfig] = DEFAULT_CLASSES
     sources: Annotated[tuple[SourceConfig, ...], Field(strict=False)] = ()
+    side_requests: SideRequestsConfig = SideRequestsConfig()
     pins: Annotated[tuple[PinConfig, ...], Field(strict=False)] = ()
     residency: ResidencyConfig = ResidencyConfig()
+    embeddings: EmbeddingsConfig = EmbeddingsConfig()
     ledger: LedgerConfig = LedgerConfig()
 
     @property
@@ -225,6 +324,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Config:
+        _check_server(self.server)
         _check_scheduler(self.scheduler)
         _check_model(self.model)
         _check_classes(self)
@@ -233,6 +333,16 @@ class Config(Section):
 
 
 # ---- what must fit together --------------------------------------------------------------------------
+
+
+def _check_server(server: ServerConfig) -> None:
+    if (server.tls_cert is None) != (server.tls_key is None):
+        missing, given = ("tls_key", "tls_cert") if server.tls_key is None else ("tls_cert", "tls_key")
+        raise refused(f"server.{missing}", None, f"a file, since server.{given} is given")
+    for index, address in enumerate(server.addresses[1:]):
+        if address.tls and server.tls_cert is None:
+            allowed = "https only with server.tls_cert and server.tls_key"
+            raise refused(f"server.listen[{index}]", server.listen[index], allowed)
 
 
 def _check_scheduler(scheduler: SchedulerConfig) -> None:
@@ -267,6 +377,9 @@ def _check_classes(config: Config) -> None:
         if source.name in names:
             raise refused(f"sources[{index}].name", source.name, "a name that no other source has")
         names.add(source.name)
+    lower_to = config.side_requests.lower_to
+    if lower_to is not None and lower_to not in config.classes:
+        raise refused("side_requests.lower_to", lower_to, f"{allowed}, or null")
 
 
 def _check_pins(config: Config) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import httpx
 import msgspec
@@ -14,6 +16,9 @@ from rich.text import Text
 
 from homeai.errors import HomeAIError
 from homeai.status import RequestProgress, Status
+
+if TYPE_CHECKING:
+    from homeai.keys import Key
 
 STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow"}
 GIB = 2**30
@@ -99,6 +104,24 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
 def plain_console() -> Console:
     """Prints what models and strangers say as it is: nothing in it is markup, an emoji's name or a number."""
     return Console(markup=False, emoji=False, highlight=False)
+
+
+# ---- keys ----------------------------------------------------------------------------------------------
+
+
+def render_keys(keys: Sequence[Key]) -> RenderableType:
+    limits = "requests/minute", "tokens/day", "max context"
+    table = Table("name", "class", "trusted", *limits, "made", box=None, header_style="dim")
+    for key in keys:
+        numbers = (key.requests_per_minute, key.tokens_per_day, key.max_context)
+        table.add_row(
+            key.name,
+            key.fairness_class or "default",
+            "yes" if key.trusted else "no",
+            *("–" if number is None else f"{number:,}" for number in numbers),
+            datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M"),
+        )
+    return table
 
 
 # ---- status --------------------------------------------------------------------------------------------

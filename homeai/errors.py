@@ -4,7 +4,9 @@ HomeAIError
 ├── ConfigError                 a setting cannot be used                      (exit code 2)
 ├── ModelLoadError              the model file cannot be loaded               (state FAILED)
 ├── DeviceUnavailable           no GPU yet, or its memory is taken            (tried again)
+├── PullError                   a model cannot be fetched                     (exit code 1)
 ├── BrokenLogits                the model's output is unusable                (the engine restarts)
+├── GrammarFailed               a grammar cannot be compiled or followed      (its request fails)
 └── RequestError                a client's request cannot be served           4xx/5xx, OpenAI code
     ├── InvalidRequest          400 invalid_request_error
     │   ├── PromptTooLong       400 context_length_exceeded
@@ -13,8 +15,13 @@ HomeAIError
     ├── HostNotAllowed          403 host_not_allowed
     ├── NotFound                404 not_found
     ├── ModelNotFound           404 model_not_found
+    ├── RequestTimeout          408 request_timeout
     ├── BodyTooLarge            413 request_too_large
+    ├── HeadersTooLarge         431 headers_too_large
+    ├── NotSupported            501 not_supported
+    ├── PoisonedRequest         500 poisoned_request      (it ended the engine, twice)
     ├── TooManyRequests         429 rate_limit_exceeded   (Retry-After)
+    │   └── QuotaExceeded       429 insufficient_quota    (Retry-After)
     └── NotReady                503 service_unavailable   (Retry-After)
         ├── QueueTimeout        503 queue_timeout
         └── EngineDied          503 engine_died
@@ -39,12 +46,20 @@ class DeviceUnavailable(HomeAIError):
     """The device is not there yet, or has no room for the model now. Trying again later helps; the file is fine."""
 
 
+class PullError(HomeAIError):
+    """A model cannot be fetched from the hub as it was asked for, or not now. What already came is kept."""
+
+
 class BrokenLogits(HomeAIError):
     """The model's own output is unusable, so the engine is. Never caused by a request's parameters."""
 
     def __init__(self, row: int, num_rows: int, peak: float) -> None:
         super().__init__(f"logits row {row} of {num_rows} is broken: its maximum is {peak}")
         self.row = row
+
+
+class GrammarFailed(HomeAIError):
+    """llguidance's reason, one line. Only the request that brought the grammar fails."""
 
 
 class RequestError(HomeAIError):
@@ -130,11 +145,47 @@ class BodyTooLarge(RequestError):
     code = "request_too_large"
 
 
+class NotSupported(RequestError):
+    """This model, or this server, cannot do it, however it is asked."""
+
+    status = 501
+    type = "not_supported_error"
+    code = "not_supported"
+
+
+class PoisonedRequest(RequestError):
+    """Whoever sends it again ends the engine again."""
+
+    code = "poisoned_request"
+
+
+class HeadersTooLarge(RequestError):
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class RequestTimeout(RequestError):
+    """The client took too long to send its request."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
 class TooManyRequests(RequestError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     retryable = True
+
+
+class QuotaExceeded(TooManyRequests):
+    """What the key may use in a day is used up: coming back helps only then, not in a moment."""
+
+    type = "insufficient_quota"
+    code = "insufficient_quota"
+    retryable = False
 
 
 class NotReady(RequestError):

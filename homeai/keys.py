@@ -25,15 +25,26 @@ from homeai.ledger import open_database
 log = logging.getLogger("homeai.keys")
 
 PREFIX = "hai_"
+COLUMNS = (
+    *("name", "hash", "fairness_class", "trusted", "created_at"),
+    *("requests_per_minute", "tokens_per_day", "max_context"),
+)
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """`trusted`: believed when it says who it asks for (X-HomeAI-Source). `created_at` is Unix time."""
+    """`trusted`: believed when it says who it asks for (X-HomeAI-Source). `created_at` is Unix time.
+
+    Limits of its requests, None for none: how many in any 60 s, prompt and answer tokens from midnight to midnight,
+    and prompt and answer tokens of one.
+    """
 
     name: str
-    fairness_class: str | None
-    trusted: bool
+    fairness_class: str | None = None
+    trusted: bool = False
     created_at: float
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    max_context: int | None = None
 
 
 class KeyStore:
@@ -50,14 +61,24 @@ class KeyStore:
         self._keys: list[tuple[str, Key]] = []  # with their hashes
         self.failure: str | None = None  # why they could not be read, when they were looked for last
 
-    def add(self, name: str, fairness_class: str | None = None, trusted: bool = False) -> str:
+    def add(
+        self,
+        name: str,
+        fairness_class: str | None = None,
+        trusted: bool = False,
+        *,
+        requests_per_minute: int | None = None,
+        tokens_per_day: int | None = None,
+        max_context: int | None = None,
+    ) -> str:
         """The new key in plain text, which is nowhere kept."""
         token = PREFIX + secrets.token_urlsafe(32)
-        row = (name, _hash(token), fairness_class, trusted, time.time())
+        limits = requests_per_minute, tokens_per_day, max_context
+        row = (name, _hash(token), fairness_class, trusted, time.time(), *limits)
         if name in self._names():
             raise ConfigError(f"there is already a key named {name!r}: revoke it first")
         with self._usable() as database:
-            database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", row)
+            database.execute(f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._reload(database)
         return token
 
@@ -96,6 +117,21 @@ class KeyStore:
         matches = [key for known, key in self._keys if hmac.compare_digest(known, digest)]
         return matches[0] if matches else None
 
+    def spent(self, since: float) -> dict[str, int]:
+        """The tokens, of prompts and answers, of each key's requests that came since then (Unix time), by its name.
+
+        As far as the ledger has them: none, where it cannot be read.
+        """
+        query = """
+            SELECT key, SUM(num_prompt_tokens + num_output_tokens) FROM requests
+            WHERE arrival >= ? AND key IS NOT NULL GROUP BY key
+        """
+        try:
+            with self._usable() as database:
+                return dict(database.execute(query, (since,)).fetchall())
+        except ConfigError:
+            return {}
+
     def close(self) -> None:
         self._disconnect()
 
@@ -124,11 +160,9 @@ class KeyStore:
             self._version = version
 
     def _reload(self, database: Database) -> None:
-        rows = database.execute("SELECT hash, name, fairness_class, trusted, created_at FROM keys ORDER BY name")
-        self._keys = [
-            (digest, Key(name=name, fairness_class=fairness_class, trusted=bool(trusted), created_at=created_at))
-            for digest, name, fairness_class, trusted, created_at in rows
-        ]
+        rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM keys ORDER BY name")
+        keys = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        self._keys = [(row.pop("hash"), msgspec.convert(row, Key, strict=False)) for row in keys]
 
 
 def _hash(token: str) -> str:

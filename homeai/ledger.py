@@ -27,7 +27,7 @@ from homeai.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS requests (
@@ -35,27 +35,34 @@ CREATE TABLE IF NOT EXISTS requests (
     num_prompt_tokens INTEGER, num_cached_tokens INTEGER, num_output_tokens INTEGER, prefix_hashes TEXT,
     queue_s REAL, ttft_s REAL, e2e_s REAL, parked_s REAL, num_preemptions INTEGER,
     status INTEGER, finish_reason TEXT, reject_reason TEXT, client_request_id TEXT,
-    num_recomputed_tokens INTEGER, num_moved_bytes INTEGER
+    num_recomputed_tokens INTEGER, num_moved_bytes INTEGER, key TEXT
 );
 CREATE INDEX IF NOT EXISTS requests_arrival ON requests (arrival);
 CREATE INDEX IF NOT EXISTS requests_source ON requests (source);
 CREATE TABLE IF NOT EXISTS events (at REAL, kind TEXT, detail TEXT);
 CREATE INDEX IF NOT EXISTS events_at ON events (at);
 CREATE TABLE IF NOT EXISTS keys (
-    name TEXT PRIMARY KEY, hash TEXT NOT NULL, fairness_class TEXT, trusted INTEGER NOT NULL, created_at REAL NOT NULL
+    name TEXT PRIMARY KEY, hash TEXT NOT NULL, fairness_class TEXT, trusted INTEGER NOT NULL, created_at REAL NOT NULL,
+    requests_per_minute INTEGER, tokens_per_day INTEGER, max_context INTEGER
 );
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
-UPGRADES = {  # of a file that an earlier homeai wrote
-    1: f"""
-BEGIN IMMEDIATE;
+STEPS = {  # from that version to the next
+    1: """
 ALTER TABLE requests ADD COLUMN client_request_id TEXT;
 ALTER TABLE requests ADD COLUMN num_recomputed_tokens INTEGER;
 ALTER TABLE requests ADD COLUMN num_moved_bytes INTEGER;
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
+""",
+    2: """
+ALTER TABLE requests ADD COLUMN key TEXT;
+CREATE TABLE IF NOT EXISTS keys (
+    name TEXT PRIMARY KEY, hash TEXT NOT NULL, fairness_class TEXT, trusted INTEGER NOT NULL, created_at REAL NOT NULL
+);
+ALTER TABLE keys ADD COLUMN requests_per_minute INTEGER;
+ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
+ALTER TABLE keys ADD COLUMN max_context INTEGER;
+""",
 }
 BATCH_ROWS = 256
 MAX_PENDING_ROWS = 10_000
@@ -91,6 +98,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     client_request_id: str | None = None  # its X-Request-Id
     num_recomputed_tokens: int = 0  # because it was parked
     num_moved_bytes: int = 0  # to host memory and back, while it was parked
+    key: str | None = None  # the name of its API key
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -134,8 +142,14 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigError(f"{path} was written by a newer homeai: schema {version}, this one knows {SCHEMA_VERSION}")
     if version < SCHEMA_VERSION:
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(UPGRADES.get(version, SCHEMA))
+        connection.executescript(_upgrade(version) if version else SCHEMA)
     connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows, never the file
+
+
+def _upgrade(version: int) -> str:
+    """From a file that an earlier homeai wrote, in one transaction."""
+    steps = "".join(STEPS[step] for step in range(version, SCHEMA_VERSION))
+    return f"BEGIN IMMEDIATE;{steps}PRAGMA user_version = {SCHEMA_VERSION};\nCOMMIT;"
 
 
 class Ledger:

@@ -48,6 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, ClassPolicy]
     sources: dict[str, SourcePolicy]
     heartbeat_interval_s: float
+    fit: str = "auto"  # auto | strict
+    memory_margin: float = 0.05  # part of each memory that stays free
 
     @property
     def num_cells_per_request(self) -> int:
@@ -67,6 +69,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     arrival_at: float  # CLOCK_MONOTONIC, the same in both processes
     is_pin: bool = False  # what it computes stays in the cache for good
     cache_prompt: bool = True  # false: compute all of the prompt, whatever is known of it
+    output_token_ids: list[int] = []  # drawn by an engine that is gone: it goes on behind them
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag=True):
@@ -97,6 +100,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     model_bytes: int
     kv_bytes: int
     load_s: float
+    notes: list[str] = []  # what was loaded otherwise than asked for, and why
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
@@ -186,10 +190,12 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class RequestFailed(msgspec.Struct, frozen=True, tag=True):
-    """The engine refused this one request (an invariant that the front end should have kept)."""
+    """The engine cannot serve this one request: an invariant that the front end should have kept, or (`is_invalid`)
+    something in it that only the engine can find out."""
 
     request_id: str
     message: str
+    is_invalid: bool = False
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag=True):

@@ -16,6 +16,7 @@ class Match(Protocol):
 
 
 class Pattern(Protocol):
+    def search(self, text: str) -> Match | None: ...
     def finditer(self, text: str, pos: int, endpos: int) -> Iterator[Match]: ...
 
 

@@ -68,7 +68,8 @@ class Grammar(msgspec.Struct, frozen=True):
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to draw the next token. Defaults are the peers' (llama-server, Ollama).
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repeat_penalty` 1 switch a filter off.
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1, `xtc_probability` 0, `repeat_penalty` 1
+    and `dry_multiplier` 0 switch a filter off.
     `logprobs` is the number of alternatives to report per token; None reports nothing, 0 only the chosen one.
     """
 
@@ -76,6 +77,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # tokens that are looked at; 0 off, -1 everything
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64  # window of the three penalties, in tokens; 0 off, -1 everything
     presence_penalty: float = 0.0
@@ -145,7 +154,10 @@ class Request:
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
+        """With output tokens it comes out of an engine that is gone, where it was charged for what it had."""
         self.num_prompt_tokens = len(self.prompt_token_ids)
+        self.num_output_tokens = len(self.output_token_ids)
+        self.num_charged_tokens = self.num_tokens if self.output_token_ids else 0
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Tokens [start, end) of prompt and output together."""

@@ -99,6 +99,7 @@ class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "cl
     num_output_tokens: int
     max_tokens: int
     age_s: float
+    text: str | None = None  # the end of what was written so far, of a source whose settings show it
 
 
 class TotalsStatus(msgspec.Struct, frozen=True):
@@ -126,4 +127,5 @@ class Status(msgspec.Struct, frozen=True):
     requests: list[RequestProgress]
     totals: TotalsStatus
     pins: list[PinStatus] = []
+    rules: list[dict[str, str]] = []  # who is asking: by what, which value, what source, in what class
     notes: list[str] = []  # what the owner should know, although everything goes on

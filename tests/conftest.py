@@ -10,6 +10,7 @@ import pytest
 
 from homeai import default_model
 from tests.daemon import Daemon
+from tests.fim import fim_model
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,15 @@ def model_path(data_dir: Path) -> Path:
 def daemon(model_path: Path, data_dir: Path) -> Iterator[Daemon]:
     """One daemon with the default settings for all tests that leave it as it was."""
     with Daemon.start(model_path, data_dir) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fim_daemon(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One with a model that fills gaps, for tests that leave it as it was."""
+    directory = tmp_path_factory.mktemp("fim")
+    settings = "scheduler.max_model_len=2048", "model.aliases=[default, GPT-4]"
+    with Daemon.start(fim_model(model_path, directory), directory, *settings) as running:
         yield running
 
 

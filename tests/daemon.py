@@ -82,9 +82,17 @@ class Daemon:
 
     @property
     def engines(self) -> list[psutil.Process]:
-        """The daemon's living children: one, unless the engine is down."""
+        """The engines among the daemon's living children: one, unless it is down."""
+        return self._children("homeai.engine.process")
+
+    @property
+    def embedders(self) -> list[psutil.Process]:
+        """The processes that make embeddings among its living children: one, unless nobody asked for any lately."""
+        return self._children("homeai.embedding.process")
+
+    def _children(self, module: str) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if is_alive(child)]
+        return [child for child in children if is_alive(child) and module in child.cmdline()]
 
     def keys(self, *args: str) -> str:
         """What `homeai keys …` prints."""
@@ -127,7 +135,7 @@ class Daemon:
         timer.start()
         try:
             for line in self.process.stdout:
-                if match := re.search(r"status page +(http://\S+?)/$", line.rstrip()):
+                if match := re.search(r"status page +(https?://\S+?)/$", line.rstrip()):
                     return match[1]
         finally:
             timer.cancel()

@@ -153,7 +153,12 @@ def test_key_is_shown_once_and_opens_the_door(run: Run, tmp_path: Path) -> None:
     assert (key.name, key.fairness_class, key.trusted) == ("tablet", "voice", True)
     listed = run("keys", "list").out
     assert token not in listed
-    assert re.search(r"tablet +voice +yes +\d{4}-\d\d-\d\d \d\d:\d\d", listed)
+    assert re.search(r"tablet +voice +yes +– +– +– +\d{4}-\d\d-\d\d \d\d:\d\d", listed)
+
+
+def test_key_is_listed_with_its_limits(run: Run) -> None:
+    run("keys", "add", "guest", "--requests-per-minute", "5", "--tokens-per-day", "20000", "--max-context", "2048")
+    assert re.search(r"guest +default +no +5 +20,000 +2,048 +\d{4}", run("keys", "list").out)
 
 
 def test_key_without_a_class_has_the_default(run: Run) -> None:

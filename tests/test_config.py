@@ -55,7 +55,9 @@ def test_every_key_of_the_example_is_explained():
     explained_together = {"output_token_weight", "restart_window_s", *ClassConfig.model_fields}
     for above, line in itertools.pairwise(lines):
         key = line.strip().split(":")[0]
-        is_setting = line and not line.lstrip().startswith("#") and key not in (*DEFAULT_CLASSES, *explained_together)
+        is_setting = (
+            line and not line.lstrip().startswith(("#", "- ")) and key not in (*DEFAULT_CLASSES, *explained_together)
+        )
         assert not is_setting or above.lstrip().startswith("#"), f"{line} has no comment"
 
 
@@ -309,3 +311,59 @@ def test_long_values_are_cut(written):
 def test_settings_cannot_be_changed_afterwards():
     with pytest.raises(ValueError, match="frozen"):
         load(None, env={}).server.port = 1
+
+
+# ---- who may talk to the daemon -----------------------------------------------------------------------
+
+
+def test_every_address_to_listen_on_is_read(written):
+    server = written("server: {port: 1, listen: ['0.0.0.0:11434', '[::1]:2', 'http://brain.lan:3']}").server
+    assert [(a.key, a.host, a.port, a.tls) for a in server.addresses] == [
+        ("server.host", "127.0.0.1", 1, False),
+        ("server.listen[0]", "0.0.0.0", 11434, False),
+        ("server.listen[1]", "::1", 2, False),
+        ("server.listen[2]", "brain.lan", 3, False),
+    ]
+
+
+def test_with_a_certificate_addresses_speak_tls_unless_told_otherwise(written):
+    files = "tls_cert: /c.pem, tls_key: /k.pem"
+    server = written(f"server: {{{files}, listen: ['0.0.0.0:1', 'http://127.0.0.1:2', 'https://[::]:3']}}").server
+    assert [address.tls for address in server.addresses] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["11434", ":11434", "host", "::1", "::1:80", "host:", "host:65536", "ftp://host:1", "host:1/x", "a b:1", ""],
+)
+def test_what_is_no_address_to_listen_on_is_refused(written, address):
+    message = refusal(written, f"server: {{listen: ['{address}']}}")
+    assert "server.listen[0]: " in message
+    assert "host:port, such as 0.0.0.0:11434 or [::]:11434" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("server: {tls_cert: /c.pem}", "server.tls_key: null is not allowed: a file, since server.tls_cert is given"),
+        ("server: {tls_key: /k.pem}", "server.tls_cert: null is not allowed: a file, since server.tls_key is given"),
+        ("server: {listen: ['https://[::]:1']}", "server.listen[0]: 'https://[::]:1' is not allowed: https only with"),
+        ("server: {keyless: [everybody]}", "server.keyless[0]: 'everybody' is not allowed: an address such as"),
+        ("server: {trusted_proxies: [proxy]}", "server.trusted_proxies[0]: 'proxy' is not allowed: an address such"),
+        ("server: {header_timeout_s: 0}", "server.header_timeout_s: 0 is not allowed: a number above 0"),
+        ("server: {max_header_bytes: 10}", "server.max_header_bytes: 10 is not allowed: an integer from 1024"),
+        ("side_requests: {lower_to: x}", "side_requests.lower_to: 'x' is not allowed: voice, interactive, coding or"),
+        ("side_requests: {patterns: ['(']}", "side_requests.patterns[0]: '(' is not allowed: a regular expression"),
+        ("side_requests: {headers: {X: ''}}", "side_requests.headers.X: '' is not allowed: a regular expression"),
+        (
+            "sources: [{name: a, class: voice, match: {user_agent: ['(?=x)']}}]",
+            "sources[0].match.user_agent[0]: '(?=x)' is not allowed: a regular expression",
+        ),
+    ],
+)
+def test_mistake_about_who_may_talk_is_one_line(written, text, words):
+    assert words in refusal(written, text)
+
+
+def test_side_requests_may_be_left_as_they_are(written):
+    assert written("side_requests: {lower_to: null}").side_requests.lower_to is None

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from homeai.errors import ConfigError
-from homeai.keys import KeyStore
+from homeai.keys import Key, KeyStore
+from homeai.ledger import Ledger, LedgerRow
 
 NOT_A_DATABASE = b"this is not a database, whatever its name says" * 100
+
+
+def make_row(**fields) -> LedgerRow:
+    return LedgerRow(
+        **{"request_id": "r", "api": "", "source": "s", "fairness_class": "c", "model": "", "status": 200} | fields
+    )
 
 
 @pytest.fixture
@@ -128,6 +136,44 @@ def test_unusable_file_knows_nobody_and_is_tried_again(path, store, caplog):
         ("WARNING", True),
         ("INFO", False),
     ]
+
+
+def test_key_keeps_its_limits(store, path):
+    store.add("guest", requests_per_minute=5, tokens_per_day=20_000, max_context=2048)
+    store.add("owner")
+    later = KeyStore(path)
+    guest, owner = later.list()
+    later.close()
+    assert (guest.requests_per_minute, guest.tokens_per_day, guest.max_context) == (5, 20_000, 2048)
+    assert (owner.requests_per_minute, owner.tokens_per_day, owner.max_context) == (None, None, None)
+
+
+def test_what_keys_have_used_is_in_the_ledger(store, path):
+    ledger = Ledger(path, 90)
+    ledger.start()
+    for key, arrival in (("a", 10.0), ("a", 20.0), ("a", 30.0), ("b", 30.0), (None, 30.0)):
+        ledger.record(make_row(key=key, arrival=arrival, num_prompt_tokens=100, num_output_tokens=1))
+    ledger.close()
+    assert store.spent(20.0) == {"a": 202, "b": 101}
+
+
+def test_nothing_is_known_to_be_used_where_the_ledger_cannot_be_read(path):
+    path.write_bytes(NOT_A_DATABASE)
+    assert KeyStore(path).spent(0.0) == {}
+
+
+def test_keys_of_an_earlier_homeai_have_no_limits(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE requests (request_id TEXT);"
+            "CREATE TABLE keys (name TEXT PRIMARY KEY, hash TEXT, fairness_class TEXT, trusted INTEGER,"
+            "created_at REAL);"
+            "INSERT INTO keys VALUES ('old', 'x', 'voice', 1, 5.0); PRAGMA user_version = 2;"
+        )
+    store = KeyStore(path)
+    (key,) = store.list()
+    store.close()
+    assert key == Key(name="old", fairness_class="voice", trusted=True, created_at=5.0)
 
 
 def test_nothing_is_opened_before_it_is_needed(path):

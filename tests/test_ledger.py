@@ -243,7 +243,7 @@ def test_file_that_is_no_database_is_a_warning(tmp_path, said):
 def test_ledger_of_an_earlier_homeai_is_taken_over(path):
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as connection:
-        new = {"client_request_id", "num_recomputed_tokens", "num_moved_bytes"}
+        new = {"client_request_id", "num_recomputed_tokens", "num_moved_bytes", "key"}
         columns = ", ".join(name for name in LedgerRow.__struct_fields__ if name not in new)
         connection.executescript(
             f"CREATE TABLE requests ({columns}); CREATE TABLE events (at, kind, detail); PRAGMA user_version = 1;"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from homeai.clock import Clock
 from homeai.engine.runner import ModelRunner
+from homeai.errors import GrammarFailed
 from homeai.request import FinishReason, Request
 from homeai.scheduling.plan import RequestOutput, StepPlan, StepResult
 from homeai.scheduling.scheduler import Scheduler
@@ -54,12 +55,16 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
+    def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+        """Whether to `add` it now. Else `on_prepared` is called when to, from another thread; nobody waits for it."""
+        return self.runner.prepare(request, on_prepared)
+
     def add(self, request: Request) -> None:
-        """Raises `AssertionError` for a request that can not be served; nothing is changed then."""
+        """Raises `AssertionError` or `GrammarFailed` for a request that can not be served; nothing is changed then."""
         self.scheduler.add(request)
         try:
             self.runner.add(request)
-        except AssertionError:
+        except (AssertionError, GrammarFailed):
             self.scheduler.abort(request.request_id, self.clock.now())
             raise
 

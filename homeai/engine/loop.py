@@ -9,7 +9,8 @@ from typing import BinaryIO
 import msgspec
 
 from homeai.engine.engine import Engine, Step
-from homeai.engine.wire import Inbox, Outbox
+from homeai.engine.wire import Inbox, Outbox, Prepared
+from homeai.errors import GrammarFailed
 from homeai.messages import (
     AbortRequests,
     AddRequest,
@@ -57,6 +58,7 @@ class EngineLoop:
         self._step = 0
         self._aborted: list[RequestOutput] = []
         self._live: dict[str, Request] = {}
+        self._preparing: dict[str, Request] = {}  # of these, what the scheduler has not heard of yet
         self._snapshot_at = 0.0
         self._step_log = step_log
         self._running = True
@@ -92,8 +94,11 @@ class EngineLoop:
             return math.inf
         return self._wake_at - self._engine.clock.now() if self._wake_at is not None else 0.0
 
-    def _handle(self, message: Down) -> None:
+    def _handle(self, message: Down | Prepared) -> None:
         match message:
+            case Prepared():
+                if (request := self._preparing.pop(message.request_id, None)) is not None:
+                    self._admit(request)
             case AddRequest():
                 self._add(message)
             case AbortRequests():
@@ -116,17 +121,39 @@ class EngineLoop:
             arrival_at=message.arrival_at,
             cache_prompt=message.cache_prompt,
             is_pin=message.is_pin,
+            output_token_ids=list(message.output_token_ids),
         )
+        request_id = request.request_id
+        if self._engine.prepare(request, lambda: self._inbox.put(Prepared(request_id))):
+            self._admit(request)
+        else:
+            self._live[request_id] = self._preparing[request_id] = request
+
+    def _admit(self, request: Request) -> None:
         try:
             self._engine.add(request)
-        except AssertionError as error:  # the front end should have refused it: this one fails, the loop goes on
-            log.error("request %s cannot be served: %s", message.request_id, error)
-            self._outbox.put(RequestFailed(message.request_id, str(error)))
+        except GrammarFailed as error:
+            self._fail(request.request_id, str(error), is_invalid=True)
+            return
+        except AssertionError as error:  # the front end should have refused it
+            self._fail(request.request_id, str(error))
             return
         self._live[request.request_id] = request
+        if (reason := self._engine.scheduler.finish_reason(request)) is not None:  # its last token was its last
+            self._abort([request.request_id], reason)
+
+    def _fail(self, request_id: str, message: str, *, is_invalid: bool = False) -> None:
+        """This one fails, the loop goes on."""
+        log.error("request %s cannot be served: %s", request_id, message)
+        self._live.pop(request_id, None)
+        self._outbox.put(RequestFailed(request_id, message, is_invalid))
 
     def _abort(self, request_ids: list[str], reason: FinishReason) -> None:
         for request_id in request_ids:
+            if (request := self._preparing.pop(request_id, None)) is not None:
+                self._engine.runner.remove(request_id)
+                self._aborted.append(RequestOutput(request_id, request.num_output_tokens, None, reason))
+                continue
             output = self._engine.abort(request_id, reason)
             if output is not None:
                 self._aborted.append(output)
@@ -137,6 +164,9 @@ class EngineLoop:
         self._said_admitted = False
         step = self._engine.step()
         self._wake_at = step.plan.wake_at
+        for request_id, message in step.result.failed.items():
+            self._engine.abort(request_id)
+            self._fail(request_id, message, is_invalid=True)
         self._send(step)
         if self._step_log is not None:
             record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}

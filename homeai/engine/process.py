@@ -100,7 +100,7 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
     outbox.put(LoadProgress("warm-up", 1.0))
     runner.warm_up()
     limits = runner.limits
-    scheduler = Scheduler(scheduler_config(config, limits, device=runner.device))
+    scheduler = Scheduler(scheduler_config(runner.config, limits, device=runner.device))
     outbox.put(
         EngineReady(
             num_kv_cells=limits.num_kv_cells,
@@ -109,6 +109,7 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
             model_bytes=runner.model_bytes,
             kv_bytes=runner.kv_bytes,
             load_s=time.monotonic() - started_at,
+            notes=runner.notes,
         )
     )
     return Engine(scheduler, runner, MonotonicClock())

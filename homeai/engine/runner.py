@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +45,14 @@ class ModelRunner(Protocol):
     @property
     def limits(self) -> RunnerLimits: ...
 
+    def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+        """Whether `add` may come now. Else there is work to do beside the loop first, and `on_prepared` is called
+        when it is done or has failed, from another thread."""
+        ...
+
     def add(self, request: Request) -> None:
-        """Take the request's prompt and sampling parameters, before its first chunk."""
+        """Take the request's prompt and sampling parameters, before its first chunk. Does what `prepare` was not
+        asked for. Raises `GrammarFailed`, and `AssertionError` for what this backend cannot do."""
         ...
 
     def remove(self, request_id: str) -> None:

@@ -8,28 +8,43 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from homeai.messages import HEADER, Down, Up, down_decoder, encode_frame
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """From a thread of the engine's own: what a request had to wait for is done, or has failed."""
+
+    request_id: str
+
+
 class Inbox:
-    """Messages from the front end, in order. `on_close` runs in the reading thread when the other side is gone."""
+    """Messages from the front end, in order, and what the engine's own threads have to tell its loop.
+
+    `on_close` runs in the reading thread when the other side is gone.
+    """
 
     def __init__(self, sock: socket.socket, on_close: Callable[[], None]) -> None:
         self._sock = sock
         self._on_close = on_close
-        self._queue: queue.SimpleQueue[Down] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Down | Prepared] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
-    def get(self, timeout_s: float) -> Down | None:
+    def put(self, message: Prepared) -> None:
+        """From any thread."""
+        self._queue.put(message)
+
+    def get(self, timeout_s: float) -> Down | Prepared | None:
         """The next message; blocks up to `timeout_s` for one."""
         try:
             return self._queue.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
-    def get_nowait(self) -> Down | None:
+    def get_nowait(self) -> Down | Prepared | None:
         try:
             return self._queue.get_nowait()
         except queue.Empty:

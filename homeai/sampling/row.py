@@ -71,7 +71,17 @@ class Row:
 
     def at_least(self, threshold: float) -> Candidates:
         """All tokens whose logit reaches the threshold."""
-        ids = self._ids_reaching(threshold)
+        return self._ranked(self._ids_reaching(threshold))
+
+    def among(self, ids: TokenIds, k: int = 0) -> Candidates:
+        """The first k of these tokens (0: all), whose ids ascend."""
+        if 0 < k < ids.size:
+            logits = self.logits[ids]
+            ids = ids[logits >= np.partition(logits, ids.size - k)[ids.size - k]]
+        candidates = self._ranked(ids)
+        return candidates.first(k) if k else candidates
+
+    def _ranked(self, ids: TokenIds) -> Candidates:
         logits = self.logits[ids].astype(np.float64)
         order = np.argsort(-logits, kind="stable")  # ids ascend: equal logits stay in their order
         return Candidates(ids[order], logits[order])

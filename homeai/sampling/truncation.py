@@ -1,6 +1,6 @@
-"""Which tokens may be drawn: llama.cpp's default chain, top-k → top-p → min-p, before any temperature.
+"""Which tokens may be drawn: llama.cpp's default chain, top-k → typical → top-p → min-p, before any temperature.
 
-Each of the three keeps a prefix of one order (highest logit first, then lowest id), so the survivors are the
+Each but typical keeps a prefix of one order (highest logit first, then lowest id), so the survivors are the
 shortest of three prefixes. top-p measures mass on what top-k left, min-p measures against the best token.
 Source: llama-sampler.cpp (`llama_sampler_top_p_apply`, `llama_sampler_min_p_apply`).
 """
@@ -13,11 +13,13 @@ import numpy as np
 
 from homeai.request import SamplingParams
 from homeai.sampling.row import Candidates, Row
+from homeai.sampling.typical import typical
 from homeai.sampling.weights import softmax_weights
 
 
 def truncates(params: SamplingParams, vocab_size: int) -> bool:
-    return _has_top_k(params, vocab_size) or params.top_p < 1 or params.min_p > 0
+    cuts_tail = _has_top_k(params, vocab_size) or params.top_p < 1 or params.min_p > 0
+    return cuts_tail or params.typical_p < 1 or params.xtc_probability > 0
 
 
 def survivors(row: Row, params: SamplingParams) -> Candidates:
@@ -25,9 +27,24 @@ def survivors(row: Row, params: SamplingParams) -> Candidates:
     if _has_top_k(params, row.logits.size):
         candidates = row.top_k(params.top_k)
         mass = None
+    elif params.typical_p < 1:  # what is typical depends on all of them
+        candidates = row.at_least(-math.inf)
+        mass = None
     else:
         mass = float(softmax_weights(row.logits).sum()) if params.top_p < 1 else None
         candidates = row.at_least(row.peak + _log_floor(row.logits.size, mass, params))
+    return _truncated(candidates, params, mass)
+
+
+def survivors_among(candidates: Candidates, params: SamplingParams, vocab_size: int) -> Candidates:
+    """The same where only `candidates` can be drawn, all of them or the first `top_k`."""
+    if _has_top_k(params, vocab_size):
+        candidates = candidates.first(params.top_k)
+    return _truncated(candidates, params, None)
+
+
+def _truncated(candidates: Candidates, params: SamplingParams, mass: float | None) -> Candidates:
+    candidates = typical(candidates, params.typical_p)
     return candidates.first(min(_num_top_p(candidates, params.top_p, mass), _num_min_p(candidates, params.min_p)))
 
 

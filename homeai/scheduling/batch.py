@@ -66,7 +66,7 @@ class Batch:
         if is_new:
             request.admitted_at = now
             request.num_cached_tokens = seq.length
-            request.num_charged_tokens = seq.length
+            request.num_charged_tokens = max(request.num_charged_tokens, seq.length)
             plan.admitted.append(request.request_id)
         request.num_computed_tokens = seq.length
         request.joined_at = now

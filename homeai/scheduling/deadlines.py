@@ -28,7 +28,7 @@ class Deadlines:
         """Who has waited longer than its class allows; each is told once."""
         while self._heap and self._heap[0][0] <= now:
             request = self._requests.get(heapq.heappop(self._heap)[1])
-            if request is None or request.status is not RequestStatus.WAITING:
+            if request is None or request.status is not RequestStatus.WAITING or request.num_output_tokens:
                 continue
             if self._of(request) <= now:  # else the entry was of an earlier request of this name
                 yield request

@@ -39,7 +39,7 @@ class StepOutcome:
             for index, token in enumerate(tokens):
                 request.output_token_ids.append(token.token_id)
                 request.num_output_tokens += 1
-                finish = self._finish_reason(request, token.token_id)
+                finish = self.finish_reason(request)
                 if num_accepted and (finish is not None or index == num_accepted):
                     self._take_accepted(request, seq, num_accepted, index)
                 if finish is not None:
@@ -67,10 +67,14 @@ class StepOutcome:
         if num_kept < num_accepted:
             self._cache.truncate(seq, end)
 
-    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
+    def finish_reason(self, request: Request) -> FinishReason | None:
+        """Why the last token of its output is the last; None when it goes on, or has not begun."""
+        if not request.num_output_tokens:
+            return None
         sampling = request.sampling
-        is_end = token_id in self._config.end_token_ids and not sampling.ignore_eos
-        if is_end and request.num_output_tokens > sampling.min_tokens:
+        must_go_on = sampling.ignore_eos or request.num_output_tokens <= sampling.min_tokens
+        is_over = sampling.grammar is not None or not must_go_on  # where a grammar allows nothing else, it ends anyway
+        if is_over and request.output_token_ids[-1] in self._config.end_token_ids:
             return FinishReason.STOP
         if request.num_output_tokens >= sampling.max_tokens or request.num_tokens >= self._config.max_model_len:
             return FinishReason.LENGTH

@@ -92,6 +92,7 @@ class StepResult:
       were accepted: all but the last are in the cache then. May be drawn as it is read (once, before the next
       step), so that a token is on its way while the next one is drawn.
     forward_s: seconds the model took; the rest of the step is ours.
+    failed: requests whose next token cannot be drawn, and why; complete when `sampled` has been read.
     """
 
     num_computed: list[int]
@@ -101,6 +102,7 @@ class StepResult:
     kv_op_results: list[KVOpResult] = field(default_factory=list)
     kv_ops_s: float = 0.0  # seconds that the KV ops took
     num_draft_tokens: int = 0  # guessed and computed, accepted or not
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class RequestOutput(NamedTuple):

@@ -24,6 +24,7 @@ from homeai.scheduling.plan import Chunk, StepPlan
 from homeai.scheduling.preemption import choose_victim, eligible_for_hurry, fewest_victims, victim_of_monopoly
 from homeai.scheduling.skips import Skips
 
+MAX_REPLAYED_TOKENS = 16
 OF_A_CLASS = frozenset({WaitReason.CLASS_CAP})
 OF_A_SOURCE = frozenset({WaitReason.SOURCE_CAP, WaitReason.SHARED_PREFIX})
 
@@ -175,13 +176,21 @@ class StepPlanner:
     def _chunk_size(self, plan: StepPlan, request: Request, left: int) -> int:
         """Tokens of `request` to compute in this step; 0 when `left` or the cache has no more."""
         config = self._config
-        want = request.num_uncomputed_tokens
+        want = self._wanted(request)
         room = self._cache.num_available
         if config.chunked_prefill:
             ceiling = config.max_num_batched_tokens if plan.mode is Mode.SINGLE else config.max_chunk_tokens
             return max(0, min(want, ceiling, left, room))
         fits = want <= left or plan.num_prefill_tokens == 0  # one whole prompt may exceed the budget
         return want if fits and want <= room else 0
+
+    def _wanted(self, request: Request) -> int:
+        """Its prompt, and then the rest. A few output tokens are computed again one by one, as they were the first
+        time: in one go their logits differ by enough to change the text more often."""
+        num_replayed = request.num_output_tokens - 1
+        if not 0 < num_replayed <= MAX_REPLAYED_TOKENS:
+            return request.num_uncomputed_tokens
+        return max(request.num_prompt_tokens - request.num_computed_tokens, 1)
 
     # ---- joining, and who gives way for it -------------------------------------------------------
 

@@ -88,6 +88,10 @@ class Scheduler:
         self._planner.note_arrival(request)
         self._deadlines.add(request)
 
+    def finish_reason(self, request: Request) -> FinishReason | None:
+        """Why a request has nothing left to draw, if it has not."""
+        return self._outcome.finish_reason(request)
+
     def abort(self, request_id: str, now: float, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         """End a request in whatever state it is. Unknown or finished ones are ignored: a repeat is harmless."""
         request = self.requests.get(request_id)

@@ -77,11 +77,11 @@ class EventStream(Response):
 
 def error_headers(error: RequestError) -> dict[str, str]:
     """SDKs retry by themselves; say when that helps, and when it cannot."""
-    if not error.retryable:
-        return {"x-should-retry": "false"}
-    if error.retry_after_s is None:
-        return {}
-    return {"retry-after": str(math.ceil(error.retry_after_s)), "retry-after-ms": f"{error.retry_after_s * 1000:.0f}"}
+    headers = {} if error.retryable else {"x-should-retry": "false"}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        headers["retry-after-ms"] = f"{error.retry_after_s * 1000:.0f}"
+    return headers
 
 
 def error_response(error: RequestError, scope: Scope) -> JSON:

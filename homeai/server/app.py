@@ -11,21 +11,42 @@ from starlette.types import Lifespan
 from homeai import __version__
 from homeai.errors import NotFound, RequestError
 from homeai.server.answers import ClientGone, error_response
-from homeai.server.api import openai, status
-from homeai.server.guards import BodyLimit, HostGuard, Recovery, RequestId
+from homeai.server.api import (
+    anthropic,
+    docs,
+    embeddings,
+    llamacpp,
+    ollama,
+    openai,
+    openai_models,
+    responses,
+    status,
+    tokens,
+)
+from homeai.server.guards import CORS, BodyLimit, HostGuard, Recovery, RequestId
 from homeai.server.service import Service
 
 
 def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     app = FastAPI(title="homeai", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.include_router(openai.router(service))
+    app.include_router(openai_models.router(service))
+    app.include_router(anthropic.router(service))
+    app.include_router(ollama.router(service))
+    app.include_router(embeddings.router(service))
+    app.include_router(llamacpp.router(service))
+    app.include_router(tokens.router(service))
+    app.include_router(responses.router(service))
     app.include_router(status.router(service))
+    app.include_router(docs.router())
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGone, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_middleware(BodyLimit, max_bytes=service.config.server.max_body_bytes)
-    app.add_middleware(HostGuard, allowed_hosts=service.config.server.allowed_hosts)
+    server = service.config.server
+    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes, timeout_s=server.body_timeout_s)
+    app.add_middleware(CORS, allowed_hosts=server.allowed_hosts, cors_origins=server.cors_origins)
+    app.add_middleware(HostGuard, allowed_hosts=server.allowed_hosts, cors_origins=server.cors_origins)
     app.add_middleware(Recovery)
     app.add_middleware(RequestId)
     return app

@@ -19,6 +19,7 @@ class Ask:
     sampling: SamplingParams
     max_tokens: int | None = None
     max_predict_s: float | None = None  # stops the answer at the next line end after so long (llama-server's)
+    min_indent: int = 0  # stops the answer before a line that begins with fewer blanks (llama-server's)
     seed: int | None = None
     stop: Sequence[str] = ()
     n: int = 1

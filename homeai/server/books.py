@@ -95,6 +95,7 @@ class Books:
         return LedgerRow(
             request_id=add.request_id,
             client_request_id=generation.client_request_id,
+            key=generation.key,
             arrival=time.time() - (record.ended_at - add.arrival_at),
             api=generation.api,
             source=add.source,

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from homeai.errors import NotReady, QueueTimeout, RequestError
+import msgspec
+
+from homeai.errors import InvalidRequest, NotReady, PoisonedRequest, QueueTimeout, RequestError
 from homeai.messages import (
     AbortRequests,
     AddRequest,
@@ -30,6 +32,7 @@ from homeai.messages import (
 )
 from homeai.request import FinishReason, SampledToken
 from homeai.server.admission import Door
+from homeai.server.comeback import Comeback
 from homeai.server.supervisor import Supervisor
 
 MAX_BUFFERED_TOKENS = 4096  # of a request whose client does not read
@@ -42,15 +45,19 @@ class Generation:
     add: AddRequest
     api: str  # the path that was called
     client_request_id: str | None = None
+    key: str | None = None  # the name of its API key
     progress: Progress | None = None
     started_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
     num_output_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, told with its end
+    output_token_ids: list[int] = field(default_factory=list)  # as drawn, whatever the text is cut to
     was_parked: bool = False  # since its last token
     stopped: bool = False  # by the front end: what the engine still says of it does not count
+    shown_text: str | None = None  # the end of its text, for the status page; None: nobody may look at it
     cut_off: bool = False  # by the server, not by its client
+    is_leaving: bool = False  # the engine was told to end it, and has not said so yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +175,12 @@ class EngineClient:
     _live: dict[str, _Live] = field(default_factory=dict)
     _unread: dict[str, Record] = field(default_factory=dict)  # ended, and its reader may still find a stop string
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _comeback: Comeback = field(default_factory=Comeback)
 
     def __post_init__(self) -> None:
         self.supervisor.on_message = self.handle
         self.supervisor.on_lost = self.fail_all
+        self.supervisor.on_died = self.recover
 
     @property
     def live(self) -> list[Generation]:
@@ -179,18 +188,23 @@ class EngineClient:
 
     # ---- down ------------------------------------------------------------------------------------
 
-    def submit(self, adds: Sequence[AddRequest], *, api: str, client_request_id: str | None = None) -> Stream:
+    def submit(
+        self, adds: Sequence[AddRequest], *, api: str, client_request_id: str | None = None, key: str | None = None
+    ) -> Stream:
         """Send all (they are of one class) or none. Raises `TooManyRequests` or `NotReady`; nothing queued then."""
         if not self.supervisor.takes_requests:
             raise self.supervisor.not_ready()
         fairness_class = adds[0].fairness_class
         now = time.monotonic()
         self.door.check(fairness_class, len(adds), now)
-        stream = Stream([Generation(add, api, client_request_id) for add in adds], self._book)
+        stream = Stream([Generation(add, api, client_request_id, key) for add in adds], self._book)
         for generation in stream.generations:
             self._live[generation.add.request_id] = _Live(generation, stream)
             self.door.enter(fairness_class, now)
-            self.supervisor.send(generation.add)
+        if self._comeback.is_under_way:
+            self._comeback.join(stream.request_ids)
+        else:
+            self._send(stream.request_ids)
         if self.supervisor.ready is None:
             timeout_s = self.queue_timeouts_s[fairness_class]
             asyncio.get_running_loop().call_later(timeout_s, self._withdraw, stream.request_ids, FinishReason.TIMEOUT)
@@ -234,10 +248,14 @@ class EngineClient:
         """Those that the engine never heard of end here and now, the others when it says so."""
         withdrawn = self._withdraw(request_ids, FinishReason.ABORT)
         if known := [request_id for request_id in request_ids if request_id not in withdrawn]:
+            for request_id in known:
+                self._live[request_id].generation.is_leaving = True
             self.supervisor.send(AbortRequests(known))
 
     def _withdraw(self, request_ids: Iterable[str], reason: FinishReason) -> list[str]:
-        withdrawn = self.supervisor.withdraw(request_ids)
+        request_ids = list(request_ids)
+        kept = [request_id for request_id in request_ids if self._comeback.withdraw(request_id)]
+        withdrawn = kept + self.supervisor.withdraw(request_ids)
         for request_id in withdrawn:
             self._end(request_id, reason)
         return withdrawn
@@ -251,7 +269,8 @@ class EngineClient:
             case StepOutputs():
                 self._take_step(message)
             case RequestFailed():
-                self._end(message.request_id, FinishReason.ERROR, error=RequestError(message.message))
+                error = InvalidRequest if message.is_invalid else RequestError
+                self._end(message.request_id, FinishReason.ERROR, error=error(message.message))
             case Heartbeat():
                 pass
             case _:
@@ -260,8 +279,50 @@ class EngineClient:
     def fail_all(self, error: RequestError) -> None:
         """The engine is gone, and with it everything that was in it."""
         self.last_step = None
+        self._comeback.clear()
         for request_id in list(self._live):
             self._end(request_id, FinishReason.ERROR, error=error)
+
+    # ---- from one engine to the next -------------------------------------------------------------
+
+    def recover(self, reason: str, by_itself: bool) -> None:
+        """The engine died and another one is coming: what was in it goes on there behind the tokens that it has."""
+        self.last_step = None
+        inside = []
+        for request_id, live in list(self._live.items()):
+            generation = live.generation
+            if generation.stopped:
+                self._end(request_id, FinishReason.STOP)
+            elif generation.is_leaving:
+                self._end(request_id, FinishReason.ABORT)
+            elif not self.supervisor.has_unsent(request_id):
+                inside.append(generation)
+        inside.sort(key=lambda g: self.queue_timeouts_s[g.add.fairness_class])  # who has least patience comes first
+        blamed = self._comeback.engine_died(
+            [g.add.request_id for g in inside if g.started_at is not None],
+            [g.add.request_id for g in inside if g.started_at is None],
+            by_itself=by_itself,
+        )
+        if blamed is not None:
+            message = f"this request ended the engine twice, and is not tried again: {reason}"
+            self._end(blamed, FinishReason.ERROR, error=PoisonedRequest(message))
+        self._let_back()
+
+    def _let_back(self) -> None:
+        self._send(self._comeback.next())
+
+    def _send(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            generation = self._live[request_id].generation
+            add = generation.add
+            if generation.output_token_ids:
+                add = msgspec.structs.replace(add, output_token_ids=list(generation.output_token_ids))
+                generation.was_parked = True
+            self.supervisor.send(add)
+
+    def _passed(self, request_id: str) -> None:
+        if self._comeback.passed(request_id):
+            self._let_back()
 
     def _take_step(self, message: StepOutputs) -> None:
         self.last_step = message.stats
@@ -276,8 +337,9 @@ class EngineClient:
         now = time.monotonic()
         for request_id in message.admitted:
             generation = self._live[request_id].generation
-            generation.started_at = step_started_at
-            self.door.start(generation.add.fairness_class, now)
+            if generation.started_at is None:  # else it comes out of an engine that is gone
+                generation.started_at = step_started_at
+                self.door.start(generation.add.fairness_class, now)
         for request_id in message.resumed:
             self._live[request_id].generation.was_parked = True
         for output in message.outputs:
@@ -290,6 +352,7 @@ class EngineClient:
             return
         assert output.output_index == generation.num_output_tokens, "tokens come in order, each once"
         generation.num_output_tokens += 1
+        generation.output_token_ids.append(output.token.token_id)
         if generation.last_token_at is None:
             generation.first_token_at = now
         elif generation.was_parked:
@@ -297,6 +360,7 @@ class EngineClient:
         else:
             self.on_token_gap(generation.add.fairness_class, now - generation.last_token_at)
         generation.last_token_at = now
+        self._passed(output.request_id)
         stream.push(output.request_id, output.token)
         if stream.num_buffered > MAX_BUFFERED_TOKENS:
             generation.cut_off = True
@@ -313,6 +377,7 @@ class EngineClient:
         """The only place where a request stops being live."""
         live = self._live.pop(request_id)
         self._ended.set()
+        self._passed(request_id)
         generation, stream = live.generation, live.stream
         fairness_class = generation.add.fairness_class
         self.door.leave(fairness_class, started=generation.started_at is not None)

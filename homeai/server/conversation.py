@@ -53,6 +53,11 @@ class Tool:
     parameters: Schema = field(default_factory=lambda: {"type": "object", "properties": {}})
     path: str = "tools"
 
+    @property
+    def num_chars(self) -> int:
+        """About how much there is to tokenise."""
+        return TURN_CHARS + len(self.name) + len(self.description) + len(str(self.parameters))
+
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:

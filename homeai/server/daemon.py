@@ -7,7 +7,9 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +25,10 @@ from homeai.server.admission import Door
 from homeai.server.app import create_app
 from homeai.server.books import Books
 from homeai.server.client import EngineClient
+from homeai.server.connection import Connection, ConnectionLimits
+from homeai.server.embeddings import Embeddings
+from homeai.server.launch import Listener
+from homeai.server.limits import KeyLimits, day_of
 from homeai.server.notify import Notifier
 from homeai.server.pins import read_pins
 from homeai.server.service import Service
@@ -36,15 +42,32 @@ EXIT_FAILED = 3  # told to systemd: the model cannot be loaded, starting again w
 LOAD_NOTE_S = 5.0
 KEYS_RETRY_S = 5.0
 GRACE_S = 5  # for connections that are still open after the drain
+LOCAL_PROXIES = ("127.0.0.0/8", "::1", "::ffff:127.0.0.0/104")  # who says for whom it forwards, and is believed
 STOP_S = 20.0  # for everything after the drain: open connections, the engine, the ledger
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but a signal asks the daemon to drain; the second one does not wait."""
+    """uvicorn, but a signal asks the daemon to drain (the second one does not wait), and some sockets may speak TLS."""
 
-    def __init__(self, config: uvicorn.Config, stop: asyncio.Event) -> None:
+    def __init__(
+        self, config: uvicorn.Config, protocol: type[Connection], listeners: Sequence[Listener], stop: asyncio.Event
+    ) -> None:
         super().__init__(config)
+        self._protocol = protocol
+        self._listeners = listeners
         self._stop = stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn has one context for all of its sockets."""
+        await super().startup([listener.sock for listener in self._listeners if listener.tls is None])
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            if listener.tls is not None:
+                server = await loop.create_server(self._connection, sock=listener.sock, ssl=listener.tls)
+                self.servers.append(server)
+
+    def _connection(self) -> asyncio.Protocol:
+        return self._protocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._stop.is_set():
@@ -52,24 +75,35 @@ class Server(uvicorn.Server):
         self._stop.set()
 
 
+def with_mapped(networks: Iterable[IPv4Network | IPv6Network]) -> list[str]:
+    """Each network, and an IPv4 one also as an IPv6 socket sees it."""
+    texts = []
+    for network in networks:
+        texts.append(str(network))
+        if isinstance(network, IPv4Network):
+            texts.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+    return texts
+
+
 class Daemon:
-    def __init__(self, config: Config, model_path: Path, supervisor: Supervisor, sock: socket.socket) -> None:
+    def __init__(self, config: Config, model_path: Path, supervisor: Supervisor, listeners: Sequence[Listener]) -> None:
         self._config = config
         self._model_path = model_path
         self._supervisor = supervisor
-        self._sock = sock
+        self._listeners = listeners
         self._notifier = Notifier()
         keys = KeyStore(config.ledger_path)
         keys.refresh()  # first: it makes the file that the ledger's thread then writes to
         self._ledger = Ledger(config.ledger_path, config.ledger.retention_days) if config.ledger.enabled else None
         self._books = Books(Metrics(), self._ledger)
+        self._embeddings = Embeddings.of(config, model_path)
         self._service = self._make_service(keys)
         self._stop = asyncio.Event()
         self._server = self._make_server()
         self._exit_code = 0
 
     def _make_service(self, keys: KeyStore) -> Service:
-        config, scheduler = self._config, self._config.scheduler
+        config, scheduler, now = self._config, self._config.scheduler, time.time()
         max_waiting = {name: c.max_waiting for name, c in config.classes.items()}
         queue_timeouts_s = {name: c.queue_timeout_s for name, c in config.classes.items()}
         max_running = 1 if scheduler.mode == "single" else scheduler.max_num_seqs
@@ -78,27 +112,40 @@ class Daemon:
             model_file=self._model_path.name,
             supervisor=self._supervisor,
             client=EngineClient(self._supervisor, Door(max_waiting, max_running), queue_timeouts_s),
-            sources=Sources(config.sources, config.classes, scheduler.default_class),
+            sources=Sources(config.sources, config.classes, scheduler.default_class, server=config.server),
             keys=keys,
+            limits=KeyLimits(keys.spent(day_of(now)[0]), now),
             books=self._books,
             probe=MachineProbe(),
+            embeddings=self._embeddings,
         )
 
     def _make_server(self) -> Server:
         app = create_app(self._service, lifespan=lambda _app: self._lifespan())
+        server = self._config.server
+        protocol = Connection.limited(
+            ConnectionLimits(
+                max_header_bytes=server.max_header_bytes,
+                header_timeout_s=server.header_timeout_s,
+                body_timeout_s=server.body_timeout_s,
+                slow_reader_s=server.slow_reader_s,
+            )
+        )
         options = uvicorn.Config(
             app,
+            http=protocol,
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=True,
+            forwarded_allow_ips=[*LOCAL_PROXIES, *with_mapped(server.trusted_proxies)],
             timeout_keep_alive=75,
             timeout_graceful_shutdown=GRACE_S,
         )
-        return Server(options, self._stop)
+        return Server(options, protocol, self._listeners, self._stop)
 
     def run(self) -> int:
-        self._server.run(sockets=[self._sock])
+        self._server.run(sockets=[listener.sock for listener in self._listeners])
         return self._exit_code
 
     @contextlib.asynccontextmanager
@@ -118,6 +165,7 @@ class Daemon:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._embeddings.close()
             await self._supervisor.stop()
             if self._ledger is not None:
                 self._ledger.close()
@@ -147,19 +195,16 @@ class Daemon:
         gc.collect()
         gc.freeze()  # what is loaded stays: looking through it again would stop every stream for some 30 ms
         self._notifier.send(READY=1)
-        log.info("serving on %s", self._url())
+        log.info("serving on %s", ", ".join(listener.url for listener in self._listeners))
         if not self._notifier.is_active:
             print(self._invitation(), flush=True)
 
-    def _url(self) -> str:
-        host, port = self._sock.getsockname()[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
     def _invitation(self) -> str:
         """For people in a terminal: where to look, and something to paste."""
+        url = self._listeners[0].url
         return (
-            f"\n  status page  {self._url()}/"
-            f"\n  try          curl {self._url()}/v1/chat/completions"
+            f"\n  status page  {url}/"
+            f"\n  try          curl {url}/v1/chat/completions"
             """ -d '{"messages":[{"role":"user","content":"What is a resident model?"}],"max_tokens":64}'\n"""
         )
 

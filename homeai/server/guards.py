@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
 import uuid
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from homeai.errors import BodyTooLarge, HostNotAllowed, RequestError
+from homeai.errors import BodyTooLarge, HostNotAllowed, RequestError, RequestTimeout
 from homeai.server.answers import error_response
 
 MAX_ID_LENGTH = 128
+METHODS = ("GET", "HEAD", "POST", "DELETE")
+EXPOSED_HEADERS = ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry", "x-homeai-notes")
 LOCAL_NAME = re.compile(r"(?:[a-z0-9_-]+\.)+(?:local|localhost)")
 
 log = logging.getLogger("homeai.server")
+
+
+class Names:
+    """Which names are ours, and which pages are let ask."""
+
+    def __init__(self, allowed_hosts: Iterable[str], cors_origins: Iterable[str] = ()) -> None:
+        self._hosts = {_name_of(host) for host in (*allowed_hosts, "localhost", socket.gethostname())}
+        self._origins = [_wildcard(origin) for origin in cors_origins]
+
+    def are_ours(self, name: str) -> bool:
+        """No page of the web can make a browser send an address as Host: only names can be rebound."""
+        return self._is_named(name) or _address(name) is not None
+
+    def lets_page_ask(self, origin: str, host: str = "") -> bool:
+        """`host` is what the page calls us. Anybody may have a page at a public address: only private ones are ours."""
+        name, address = _name_of(origin.partition("://")[2]), _address(_name_of(origin.partition("://")[2]))
+        is_near = address is not None and (address.is_private or address.is_loopback) and not address.is_unspecified
+        is_same = bool(name) and name == _name_of(host) and self.are_ours(name)
+        return self._is_named(name) or is_near or is_same or any(o.fullmatch(origin) for o in self._origins)
+
+    def _is_named(self, name: str) -> bool:
+        return name in self._hosts or LOCAL_NAME.fullmatch(name) is not None
 
 
 class HostGuard:
@@ -28,9 +54,9 @@ class HostGuard:
     simply posts to us. Programs send no `Origin`.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str], cors_origins: Iterable[str] = ()) -> None:
         self.app = app
-        self._allowed = {_name_of(host) for host in (*allowed_hosts, "localhost", socket.gethostname())}
+        self._names = Names(allowed_hosts, cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -42,15 +68,32 @@ class HostGuard:
         await self.app(scope, receive, send)
 
     def _foreign(self, hosts: list[str], origin: str | None) -> HostNotAllowed | None:
-        if len(hosts) != 1 or not self._is_allowed(_name_of(hosts[0])):
+        if len(hosts) != 1 or not self._names.are_ours(_name_of(hosts[0])):
             shown = ", ".join(map(repr, hosts)) or "''"
             return HostNotAllowed(f"host {shown} is not allowed: add it to server.allowed_hosts")
-        if origin is not None and not self._is_allowed(_name_of(origin.partition("://")[2])):
-            return HostNotAllowed(f"pages of {origin!r} may not ask: add its host to server.allowed_hosts")
+        if origin is not None and not self._names.lets_page_ask(origin, hosts[0]):
+            return HostNotAllowed(f"pages of {origin!r} may not ask: add it to server.cors_origins")
         return None
 
-    def _is_allowed(self, name: str) -> bool:
-        return name in self._allowed or LOCAL_NAME.fullmatch(name) is not None or _is_address(name)
+
+class CORS(CORSMiddleware):
+    """Tells browsers that the pages which `HostGuard` lets ask may also read the answers, and send any header.
+
+    Keys travel in headers that a page must know itself; a browser adds none by itself, so there are no credentials.
+    """
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str], cors_origins: Iterable[str]) -> None:
+        super().__init__(
+            app,
+            allow_methods=METHODS,
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+            allow_private_network=True,
+        )
+        self._names = Names(allowed_hosts, cors_origins)
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        return self._names.lets_page_ask(origin)
 
 
 def _name_of(host: str) -> str:
@@ -59,23 +102,30 @@ def _name_of(host: str) -> str:
     return name.lower().rstrip(".")
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        ip_address(name)
+        return ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def _wildcard(origin: str) -> re.Pattern[str]:
+    """ "*" stands for anything."""
+    return re.compile(".*".join(map(re.escape, origin.rstrip("/").split("*"))), re.IGNORECASE | re.DOTALL)
 
 
 class BodyLimit:
-    """Counts body bytes as they come, so that a missing or wrong Content-Length does not matter.
+    """Counts body bytes as they come, so that a missing or wrong Content-Length does not matter, and the time.
 
     The error comes out of reading the body: the route that reads it knows who is asking, and writes it down.
+    `scope["state"]` gets `max_body_bytes`, for whoever unpacks a body.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float | None = None) -> None:
+        """`timeout_s`: from when the body is first asked for to its end. None: for ever."""
         self.app = app
         self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,17 +133,34 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "")
         num_announced = int(announced) if announced.isdecimal() else 0
+        scope["state"] = {**scope.get("state", {}), "max_body_bytes": self._max_bytes}
         num_bytes = 0
+        due_at: float | None = None
+        is_whole = False
 
         async def counted() -> Message:
-            nonlocal num_bytes
+            nonlocal num_bytes, due_at, is_whole
+            if is_whole:
+                return await receive()  # waits for the client to leave, however long that is
             self._check(num_announced)
-            message = await receive()
+            if due_at is None and self._timeout_s is not None:
+                due_at = asyncio.get_running_loop().time() + self._timeout_s
+            message = await self._in_time(receive, due_at, num_bytes)
             num_bytes += len(message.get("body", b""))
             self._check(num_bytes)
+            is_whole = not message.get("more_body", False)
             return message
 
         await self.app(scope, counted, send)
+
+    async def _in_time(self, receive: Receive, due_at: float | None, num_bytes: int) -> Message:
+        try:
+            async with asyncio.timeout_at(due_at):
+                return await receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the request body took too long: {num_bytes} bytes within {self._timeout_s:g} s, and more to come"
+            ) from None
 
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes:

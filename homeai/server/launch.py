@@ -9,28 +9,33 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
-from homeai.config import Config
+from homeai.config import Config, ListenAddress, ServerConfig
 from homeai.errors import ConfigError
 from homeai.hardware import num_physical_cores
 from homeai.messages import EngineConfig
+from homeai.models import chosen
 from homeai.policy import ClassPolicy, SourcePolicy
 from homeai.server.child import EngineChild, engine_environment
 from homeai.server.supervisor import Supervisor
 from homeai.server.warmup import WarmUp
 
 HEARTBEAT_INTERVAL_S = 5.0
+SEND_BUFFER_BYTES = 64 * 1024  # what waits in the kernel for one client: it would grow to megabytes by itself
 
 
 def serve(config: Config, model_path: Path) -> int:
     """Serve until a signal; returns the exit code. Raises `ConfigError` before anything was started."""
     _check_files(config)
     _check_exposure(config)
-    sock = listen(config.server.host, config.server.port)
+    tls = tls_context(config.server)
+    doors = [Listener(listen(address), tls if address.tls else None) for address in config.server.addresses]
     engine, server = engine_config(config, model_path), config.server
     environment = engine_environment(os.environ, engine.device)  # as it is now: below we hide the GPU from ourselves
 
@@ -44,35 +49,73 @@ def serve(config: Config, model_path: Path) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only the child may open a GPU; we read a vocabulary
     from homeai.server.daemon import Daemon
 
-    return Daemon(config, model_path, supervisor, sock).run()
+    return Daemon(config, model_path, supervisor, doors).run()
 
 
-def listen(host: str, port: int) -> socket.socket:
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket that listens; with `tls`, what comes through it is https."""
+
+    sock: socket.socket
+    tls: ssl.SSLContext | None
+
+    @property
+    def url(self) -> str:
+        host, port = self.sock.getsockname()[:2]
+        return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def listen(address: ListenAddress) -> socket.socket:
     """A listening socket: whoever connects from now on waits until we answer."""
+    host, port = address.host, address.port
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as on_error:
             sock = on_error.enter_context(socket.socket(family, kind, protocol))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # every connection has it from here
+            sock.bind(resolved)
             sock.listen(512)
             on_error.pop_all()
     except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
         reason = getattr(error, "strerror", None) or "not a host name"
-        raise ConfigError(f"server.host {host!r}, server.port {port}: {reason}; choose another one") from None
+        port_key = "server.port" if address.key == "server.host" else "port"
+        raise ConfigError(f"{address.key} {host!r}, {port_key} {port}: {reason}; choose another one") from None
     return sock
 
 
+def tls_context(server: ServerConfig) -> ssl.SSLContext | None:
+    """None without a certificate. Raises `ConfigError` for files that cannot be used."""
+    if server.tls_cert is None or server.tls_key is None:
+        return None
+    for key, path in (("server.tls_cert", server.tls_cert), ("server.tls_key", server.tls_key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{key}: {str(path)!r} cannot be read: {error.strerror}") from None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(server.tls_cert, server.tls_key, password="")  # never ask on the terminal
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        raise ConfigError(
+            f"server.tls_cert {str(server.tls_cert)!r} and server.tls_key {str(server.tls_key)!r} cannot be used: "
+            f"{reason}; a certificate and its own key, without a passphrase, both PEM, are needed"
+        ) from None
+    return context
+
+
 def _check_files(config: Config) -> None:
-    for key in ("path", "chat_template"):
-        path: Path | None = getattr(config.model, key)
+    chosen(config)  # or it raises
+    files = {"model.chat_template": config.model.chat_template, "embeddings.model": config.embeddings.model}
+    for key, path in files.items():
         if path is not None and not path.exists():
-            raise ConfigError(f"model.{key}: {str(path)!r} does not exist: an existing file is needed")
+            raise ConfigError(f"{key}: {str(path)!r} does not exist: an existing file is needed")
 
 
 def _check_exposure(config: Config) -> None:
-    host = config.server.host
-    if config.server.auth == "none" or _is_local(host):
+    exposed = [address.host for address in config.server.addresses if not _is_local(address.host)]
+    if config.server.auth == "none" or not exposed:
         return
     from homeai.keys import KeyStore
 
@@ -81,9 +124,9 @@ def _check_exposure(config: Config) -> None:
             may_have_keys = bool(store.list())
         except ConfigError:  # the daemon says so, and lets nobody in who needs one
             may_have_keys = True
-    if not may_have_keys:
+    if not may_have_keys and not config.server.keyless:
         raise ConfigError(
-            f"server.host {host!r} is reachable from the network, but there is no API key: "
+            f"server.host or server.listen {exposed[0]!r} is reachable from the network, but there is no API key: "
             "add one with `homeai keys add NAME`, or set server.auth: none"
         )
 
@@ -112,6 +155,8 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
         flash_attention=model.flash_attention,
         swa_full=model.swa_full,
         kv_type=model.kv_type,
+        fit=model.fit,
+        memory_margin=model.memory_margin,
         kv_layout=scheduler.kv_layout,
         num_cached_seqs=scheduler.max_cached_seqs,
         prefix_cache_tokens=scheduler.prefix_cache_tokens,
@@ -122,7 +167,7 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
         adaptive_budget=scheduler.adaptive_budget,
         prompt_token_weight=scheduler.prompt_token_weight,
         output_token_weight=scheduler.output_token_weight,
-        classes={name: ClassPolicy(**c.model_dump(exclude={"max_waiting"})) for name, c in config.classes.items()},
+        classes={name: ClassPolicy(**c.model_dump(exclude={"max_waiting", "thinks"})) for name, c in config.classes.items()},
         sources={
             s.name: SourcePolicy(max_running=s.max_running, kv_cap=s.kv_cap, private=s.private) for s in config.sources
         },

@@ -11,7 +11,9 @@ import codecs
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LINE: Final = re.compile(r"\n([ \t]*)([^ \t\n]|\Z)")  # the beginning of one that is not empty
 
 
 class Delta(NamedTuple):
@@ -29,11 +31,20 @@ class OutputText:
 
     `num_tokens` is every token taken in, end tokens too: the usage, cut at the token that completed a stop
     string. `stopped` is that string; tokens pushed after it are ignored. `skip_space` leaves out white space at
-    the very beginning, which a plain transcript's answer has ("Assistant:" " Paris").
+    the very beginning, which a plain transcript's answer has ("Assistant:" " Paris"). `min_indent` ends the answer
+    before a line, but the first, that begins with fewer blanks; `stopped` is "" then.
     """
 
-    def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = (), *, skip_space: bool = False) -> None:
+    def __init__(
+        self,
+        piece: Callable[[int], bytes],
+        stop: Sequence[str] = (),
+        *,
+        skip_space: bool = False,
+        min_indent: int = 0,
+    ) -> None:
         self._piece = piece
+        self._min_indent = min_indent
         self._skip_space = skip_space
         self._stops = [text for text in stop if text]
         self._first_of_stop = re.compile("|".join({re.escape(text[0]) for text in self._stops}) or "(?!)")
@@ -54,7 +65,7 @@ class OutputText:
             return Delta("", self._num_tokens_out)
         self._starts.append(self._num_chars_out + len(self._held))
         text = self._held + self._decode(self._piece(token_id))
-        end = self._end_of_release(text) if self._stops else len(text)
+        end = self._end_of_release(text)
         self._held = "" if self.stopped is not None else text[end:]
         return self._release(text[:end])
 
@@ -75,6 +86,19 @@ class OutputText:
         return text
 
     def _end_of_release(self, text: str) -> int:
+        """How much of `text` may go out; sets `stopped` when no more than that ever will."""
+        end = self._end_before_stop(text) if self._stops else len(text)
+        if not self._min_indent:
+            return end
+        for line in LINE.finditer(text, 0, end):
+            if not line[2]:  # it is not known yet how far this line is indented
+                return line.start() if self.stopped is None else end
+            if len(line[1]) < self._min_indent:
+                self.stopped = ""
+                return line.start()
+        return end
+
+    def _end_before_stop(self, text: str) -> int:
         """How much of `text` may go out: up to a complete stop string, or to the beginning of one at its end."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:

@@ -13,6 +13,9 @@ from homeai.server.parts import Content, Part
 from homeai.server.text import Text
 
 
+MAX_SHOWN_CHARS = 2000
+
+
 class Piece(NamedTuple):
     """What one choice gains. `tokens` are those whose text is out with it; the last piece has `finish_reason`."""
 
@@ -103,6 +106,10 @@ class Reply:
         """The stop string that ended a choice."""
         return self._choices[choice].output.stopped
 
+    def is_cut(self, choice: int) -> bool:
+        """Ended at the end of a line: its time was up, or the next line is indented less than asked."""
+        return self._choices[choice].is_stopped and not self._choices[choice].output.stopped
+
     async def wait(self, timeout_s: float | None = None) -> bool:
         """True when `read` has something or all is over. Raises the error that ended a generation."""
         return await self._stream.wait(timeout_s)
@@ -124,12 +131,18 @@ class Reply:
             if output.stopped is not None or self._is_late(event.choice, delta):
                 choice.is_stopped = True
                 self._client.stop(self._stream, event.choice, output.num_tokens)
+            self._show(event.choice, delta)
             if delta.text and (parts := choice.parts(delta)):
                 yield Piece(event.choice, parts, choice.release(delta), None)
         if event.finish_reason is not None:
             delta = output.finish()
             reason = FinishReason.STOP if choice.is_stopped else event.finish_reason
             yield Piece(event.choice, choice.parts(delta, is_last=True), choice.release(delta), reason)
+
+    def _show(self, choice: int, delta: Delta) -> None:
+        generation = self.generations[choice]
+        if generation.shown_text is not None and delta.text:
+            generation.shown_text = (generation.shown_text + delta.text)[-MAX_SHOWN_CHARS:]
 
     def _is_late(self, choice: int, delta: Delta) -> bool:
         first_token_at = self.generations[choice].first_token_at

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,17 +18,20 @@ from itertools import count
 import msgspec
 
 from homeai.config import Config
-from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady, RequestError
+from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady, NotSupported, RequestError
 from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
 from homeai.server.ask import Ask
 from homeai.server.books import Books
-from homeai.server.client import EngineClient, Stream
-from homeai.server.conversation import Chat
+from homeai.server.client import EngineClient, Record, Stream
+from homeai.server.conversation import AnswerFormat, Chat
+from homeai.server.embeddings import Embedded, Embeddings, Input
+from homeai.server.limits import KeyLimits
 from homeai.server.reply import Reply
-from homeai.server.sources import Identity, Sources, is_loopback
+from homeai.server.side_requests import SideRequests, heads_of
+from homeai.server.sources import Identity, OpenWebUIUser, Sources
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
 from homeai.server.volatile import Rule, rules_by_source, steadied
@@ -48,6 +51,8 @@ class Caller:
     source_header: str | None
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     client_request_id: str | None = None
+    openwebui: OpenWebUIUser | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # all of them, by names in lower case
 
 
 @dataclass(slots=True)
@@ -71,14 +76,18 @@ class Service:
     keys: KeyStore
     books: Books
     probe: Probe
+    embeddings: Embeddings | None = None
+    limits: KeyLimits = field(default_factory=KeyLimits)
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
     _text_settled: asyncio.Event = field(default_factory=asyncio.Event)
     _volatile: dict[str, tuple[Rule, ...]] = field(init=False)  # by source
+    _side_requests: SideRequests = field(init=False)
 
     def __post_init__(self) -> None:
         self._volatile = rules_by_source(self.config.sources)
-        self.client.on_finished = self.books.finished
+        self._side_requests = SideRequests(self.config.side_requests)
+        self.client.on_finished = self._finished
         self.client.on_token_gap = self.books.metrics.observe_token_gap
         self.client.on_step = self.books.stepped
 
@@ -95,8 +104,7 @@ class Service:
         """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given,
         and `NotReady` where the keys cannot be read: nobody gets in who would need one."""
         key = self.keys.find(caller.token) if caller.token else None
-        auth = self.config.server.auth
-        if key is None and (auth == "keys" or (auth == "auto" and not is_loopback(caller.address))):
+        if key is None and self.sources.needs_key(caller.address):
             if self.keys.failure is not None:
                 raise NotReady("the API keys cannot be read at the moment; the log says why", retry_after_s=30.0)
             reason = "this API key is not known" if caller.token else "an API key is needed"
@@ -107,7 +115,9 @@ class Service:
     def notes(self) -> list[str]:
         """What the owner should know, although everything goes on."""
         keys = [self.keys.failure] if self.keys.failure else []
-        return [*(self.text.notes if self.text else ()), *self.supervisor.warm_up.notes, *keys]
+        ready = self.supervisor.ready
+        of_engine = ready.notes if ready else ()
+        return [*(self.text.notes if self.text else ()), *of_engine, *self.supervisor.warm_up.notes, *keys]
 
     @contextmanager
     def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
@@ -131,22 +141,67 @@ class Service:
     async def chat(self, arrival: Arrival, chat: Chat, ask: Ask) -> Reply:
         """The answer to a conversation, from here on under way. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
+        self._lower_side_request(arrival, heads_of(chat.messages))
+        self.limits.check(arrival.key, time.time())
         text = await self.text_for(ask.model)
         self._check_count(ask.n)
-        prompt = await text.encode_chat(self._steady(arrival, chat))
-        stream = self.submit(arrival, [prompt], text.sampling(ask, len(prompt)), ask)
-        return Reply(self.client, stream, text, lambda: text.chat_output(ask.stop), max_predict_s=ask.max_predict_s)
+        chat = self._steady(arrival, chat)
+        if chat.thinks is None and text.can_think:
+            chat = replace(chat, thinks=self._thinks(arrival.identity))
+        prompt = await text.prompt_for(chat)
+        begins_in_reasoning = prompt.begins_in_reasoning
+        grammar = await text.grammar_for(chat, arrival.notes, begins_in_reasoning=begins_in_reasoning)
+        sampling = text.sampling(ask, len(prompt.token_ids), grammar)
+        return Reply(
+            self.client,
+            self.submit(arrival, [prompt.token_ids], sampling, ask),
+            text,
+            partial(text.chat_output, ask.stop, chat),
+            partial(text.parser, chat, begins_in_reasoning=begins_in_reasoning),
+            max_predict_s=ask.max_predict_s,
+        )
 
-    async def complete(self, arrival: Arrival, prompts: Sequence[str | list[int]], ask: Ask) -> Reply:
+    async def complete(
+        self,
+        arrival: Arrival,
+        prompts: Sequence[str | list[int]],
+        ask: Ask,
+        *,
+        answer_format: AnswerFormat | None = None,
+    ) -> Reply:
         """What follows each prompt, `ask.n` times. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
+        self._lower_side_request(arrival, [prompt for prompt in prompts if isinstance(prompt, str)])
+        self.limits.check(arrival.key, time.time())
         text = await self.text_for(ask.model)
         self._check_count(ask.n * len(prompts))
         token_ids = [await text.token_ids(prompt) for prompt in prompts]
         shortest = min(map(len, token_ids))  # the scheduler ends a longer one at the model's length
-        stream = self.submit(arrival, token_ids, text.sampling(ask, shortest), ask)
-        output = partial(text.completion_output, ask.stop)
+        grammar = await text.grammar_of_answer(answer_format, arrival.notes) if answer_format else None
+        stream = self.submit(arrival, token_ids, text.sampling(ask, shortest, grammar), ask)
+        output = partial(text.completion_output, ask.stop, ask.min_indent)
         return Reply(self.client, stream, text, output, max_predict_s=ask.max_predict_s)
+
+    async def count_tokens(self, arrival: Arrival, chat: Chat, model: str | None) -> int:
+        """How long the prompt of a conversation is. Nothing queues for it."""
+        text = await self.text_for(model)
+        return len(await text.encode_chat(self._steady(arrival, chat)))
+
+    async def embed(
+        self, arrival: Arrival, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
+    ) -> Embedded:
+        """A vector for each text, or list of token ids. Raises `RequestError`."""
+        self.limits.check(arrival.key, time.time())
+        text = await self.text_for(None)
+        if self.embeddings is None:
+            raise NotSupported("this server makes no embeddings")
+        embedded = await self.embeddings.embed(text, inputs, model=model, dimensions=dimensions)
+        arrival.notes += embedded.notes
+        return embedded
+
+    def _lower_side_request(self, arrival: Arrival, texts: Sequence[str]) -> None:
+        if self._side_requests.is_side_request(texts, arrival.caller.headers):
+            arrival.identity = self.sources.lowered(arrival.identity, self._side_requests.lower_to)
 
     def _steady(self, arrival: Arrival, chat: Chat) -> Chat:
         """The messages with what changes in them at each request where its source's rules want it."""
@@ -173,6 +228,8 @@ class Service:
             raise self.supervisor.not_ready()
         if not self.text.knows(model):
             raise ModelNotFound(f"model {model!r} does not exist; resident is {self.text.name!r}", param="model")
+        if (ready := self.supervisor.ready) is not None:
+            self.text.max_model_len = ready.max_model_len  # the engine may have had to take less
         return self.text
 
     def submit(self, arrival: Arrival, prompts: Sequence[list[int]], sampling: SamplingParams, ask: Ask) -> Stream:
@@ -187,7 +244,11 @@ class Service:
             AddRequest(
                 request_id=_numbered(arrival.caller.request_id, next(numbers)),
                 prompt_token_ids=prompt,
-                sampling=msgspec.structs.replace(sampling, seed=(first_seed + choice) % SEEDS),
+                sampling=msgspec.structs.replace(
+                    sampling,
+                    seed=(first_seed + choice) % SEEDS,
+                    max_tokens=self.limits.room(arrival.key, len(prompt), sampling.max_tokens),
+                ),
                 source=arrival.identity.source,
                 fairness_class=arrival.identity.fairness_class,
                 arrival_at=now,
@@ -196,10 +257,37 @@ class Service:
             for prompt in prompts
             for choice in range(ask.n)
         ]
-        return self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id)
+        key = arrival.key.name if arrival.key else None
+        stream = self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id, key=key)
+        if self._is_shown(arrival.identity.source):
+            for generation in stream.generations:
+                generation.shown_text = ""
+        return stream
+
+    def _is_shown(self, source: str) -> bool:
+        return any(configured.show_text for configured in self.config.sources if configured.name == source)
+
+    def _thinks(self, identity: Identity) -> bool | None:
+        """What the settings say about reasoning where the request says nothing."""
+        own = (source.thinks for source in self.config.sources if source.name == identity.source)
+        by_class = self.config.classes[identity.fairness_class].thinks
+        return next((thinks for thinks in own if thinks is not None), by_class)
+
+    def _finished(self, record: Record) -> None:
+        generation = record.generation
+        num_tokens = len(generation.add.prompt_token_ids) + generation.num_output_tokens
+        self.limits.charge(generation.key, num_tokens, time.time())
+        self.books.finished(record)
 
     def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:
-        return self.sources.identify(key=key, header=caller.source_header, address=caller.address, user=user)
+        return self.sources.identify(
+            key=key,
+            header=caller.source_header,
+            address=caller.address,
+            user=user,
+            openwebui=caller.openwebui,
+            user_agent=caller.headers.get("user-agent"),
+        )
 
 
 def _numbered(request_id: str, number: int) -> str:

@@ -68,7 +68,7 @@ def error_answer(error: RequestError, scope: Scope) -> tuple[int, Value]:
         return anthropic_status(error), anthropic_error(error, request_id)
     if path in OLLAMA_PATHS or path.startswith("/api/blobs/"):
         return ollama_status(error), ollama_error(error)
-    if path in LLAMACPP_PATHS:
+    if path in LLAMACPP_PATHS or path.startswith("/slots/"):
         return error.status, llamacpp_error(error)
     return error.status, openai_error(error)
 

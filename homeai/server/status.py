@@ -38,7 +38,8 @@ _started_at: Final = time.monotonic()
 def snapshot(service: Service) -> Status:
     step = service.client.last_step or NO_STEP
     live = service.client.live
-    is_resident = service.supervisor.ready is not None
+    ready = service.supervisor.ready
+    is_resident = ready is not None
     progress = service.supervisor.progress
     scheduler = service.config.scheduler
     return Status(
@@ -49,7 +50,12 @@ def snapshot(service: Service) -> Status:
         uptime_s=time.monotonic() - _started_at,
         model=_model(service),
         memory=_memory(service),
-        kv=KVStatus(step.kv_used, scheduler.kv_cells, step.num_cached_tokens, step.host_bytes),
+        kv=KVStatus(
+            step.kv_used,
+            ready.num_kv_cells if ready else scheduler.kv_cells,
+            step.num_cached_tokens,
+            step.host_bytes,
+        ),
         batch=BatchStatus(
             mode=step.mode,
             step=step.step,
@@ -70,6 +76,7 @@ def snapshot(service: Service) -> Status:
         requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
         pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
+        rules=service.sources.rules(),
         notes=service.notes,
     )
 
@@ -81,7 +88,7 @@ def _model(service: Service) -> ModelStatus:
         file=service.model_file,
         size_bytes=ready.model_bytes if ready else None,
         device=ready.device if ready else None,
-        max_model_len=text.max_model_len if text else None,
+        max_model_len=ready.max_model_len if ready else text.max_model_len if text else None,
         template=text.template_kind if text else None,
         load_s=ready.load_s if ready else None,
     )
@@ -130,6 +137,7 @@ def _request(generation: Generation, *, is_resident: bool) -> RequestProgress:
         num_output_tokens=generation.num_output_tokens,
         max_tokens=add.sampling.max_tokens,
         age_s=time.monotonic() - add.arrival_at,
+        text=generation.shown_text,
     )
 
 

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol
@@ -78,7 +79,10 @@ class State(enum.StrEnum):
 
 
 class Supervisor:
-    """`on_message` gets what the engine says; `on_lost` is called once per incarnation that ended, however it did."""
+    """`on_message` gets what the engine says. Each incarnation's end is told once: by `on_died` when the next one will
+    go on with what was in it (the reason, and whether it died by itself or was killed by somebody), else by `on_lost`,
+    with what clients are told.
+    """
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._unsent: dict[str, AddRequest] = {}  # by id; waits for the engine to be ready
         self._longest_step_s = 0.0  # that this child took or announced
+        self._was_hung = False  # this child, so that it was killed
         self._num_looks = 0  # at a device that is unavailable
         self._deaths: deque[float] = deque()
         self._heard_at = self._reported_at = self._clock.now()
@@ -109,6 +114,7 @@ class Supervisor:
         self.device: str | None = None  # what `auto` came to: a restart must not end on another one
         self.on_message: Callable[[Up], None] = lambda message: None
         self.on_lost: Callable[[NotReady], None] = lambda error: None
+        self.on_died: Callable[[str, bool], None] = lambda reason, by_itself: None
         self.on_state: Callable[[State], None] = lambda state: None
 
     # ---- for everybody ---------------------------------------------------------------------------
@@ -152,6 +158,10 @@ class Supervisor:
         """What every engine computes first, known as soon as the vocabulary is read."""
         self.warm_up.know(pins)
         self._warm()
+
+    def has_unsent(self, request_id: str) -> bool:
+        """No engine has heard of it yet."""
+        return request_id in self._unsent
 
     def withdraw(self, request_ids: Iterable[str]) -> list[str]:
         """Those of the requests that the engine has not heard of, which it never will now."""
@@ -208,6 +218,7 @@ class Supervisor:
         last_words: EngineFailed | None = None
         self._heard_at = self._clock.now()
         self._longest_step_s = 0.0
+        self._was_hung = False
         async for message in child.messages():
             self._heard_at = self._clock.now()
             if isinstance(message, EngineFailed):
@@ -216,11 +227,10 @@ class Supervisor:
                 self._take(message)
         exit_code = await child.wait()
         self._child = self._loaded = self.ready = self.progress = None
-        self._unsent.clear()
         if self.state is State.FAILED:
             return  # given up: `on_lost` was called then
         if self._stopping.is_set():
-            self.on_lost(self.not_ready())
+            self._lose(self.not_ready())
         elif last_words is not None and last_words.unavailable:
             await self._after_look(last_words.message)
         else:
@@ -288,12 +298,13 @@ class Supervisor:
             self._fail(reason)
             return
         log.error("the engine died: %s", reason)
-        self.on_lost(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
         if self.state is State.DRAINING:
+            self._lose(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
             self._stopping.set()
             return
         self.num_restarts += 1
         self._set_state(State.LOADING)
+        self.on_died(reason, exit_code != -signal.SIGKILL or self._was_hung)
         await self._pause(BACKOFF_S, len(self._deaths))
 
     async def _after_look(self, reason: str) -> None:
@@ -304,7 +315,7 @@ class Supervisor:
             log.warning("the device is unavailable, and looked at again from time to time: %s", reason)
             self.on_state(self.state)
         self._set_state(State.LOADING)
-        self.on_lost(self.not_ready())
+        self._lose(self.not_ready())
         if self.state is State.DRAINING:
             self._stopping.set()
         else:
@@ -327,7 +338,11 @@ class Supervisor:
         self.ready, self.failure = None, reason
         log.error("the model cannot be served: %s", reason)
         self._set_state(State.FAILED)
-        self.on_lost(self.not_ready())
+        self._lose(self.not_ready())
+
+    def _lose(self, error: NotReady) -> None:
+        self._unsent.clear()
+        self.on_lost(error)
 
     # ---- silence ---------------------------------------------------------------------------------
 
@@ -348,6 +363,7 @@ class Supervisor:
             if self._child is not None and self._silent_s > limit_s:
                 log.error("the engine was not heard of for %.0f s (%s): killing it", limit_s, self.state)
                 self._heard_at = self._clock.now()
+                self._was_hung = True
                 self._child.kill()
 
     def _set_state(self, state: State) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
@@ -12,14 +13,19 @@ from typing import TypeVar
 
 import msgspec
 
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.card import ModelCard
+from homeai.backends.llamacpp.vocab import BREAK, Vocabulary
 from homeai.config import Config
 from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
-from homeai.request import SamplingParams, longest_request
+from homeai.request import Grammar, SamplingParams, longest_request
 from homeai.server.ask import Ask
-from homeai.server.conversation import Chat, ChatMessage
+from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
+from homeai.server.families.parser import AnswerParser
+from homeai.server.families.syntax import ReplyFormat
+from homeai.server.grammars import grammar_for, grammar_of_answer
+from homeai.server.infill import Gap, InfillPrompt, infill_prompt
 from homeai.server.outputs import OutputText
-from homeai.server.prompts import PromptRenderer
+from homeai.server.prompts import EncodedPrompt, PromptRenderer
 from homeai.server.volatile import Rule, steadied
 
 T = TypeVar("T")
@@ -35,6 +41,7 @@ class Text:
         self._vocabulary = vocabulary
         self._renderer = renderer
         self._threads = ThreadPoolExecutor(2, "tokenize")
+        self._chat_piece = vocabulary.piece_with(renderer.reply_format.markers)
         self.name = config.model.name or name
         self.aliases = config.model.aliases
         scheduler = config.scheduler
@@ -63,6 +70,45 @@ class Text:
         ]
 
     @property
+    def template(self) -> str:
+        """The source of what makes prompts of chats."""
+        return self._renderer.template
+
+    @property
+    def bos_text(self) -> str:
+        return self._vocabulary.bos_text
+
+    @property
+    def eos_text(self) -> str:
+        return self._vocabulary.eos_text
+
+    @property
+    def card(self) -> ModelCard:
+        return self._vocabulary.card
+
+    @property
+    def fills_gaps(self) -> bool:
+        return self._vocabulary.infill_tokens is not None
+
+    @property
+    def can_think(self) -> bool:
+        return self._renderer.can_think
+
+    @property
+    def takes_tools(self) -> bool:
+        """The template describes tools itself; else they are told in words."""
+        return self._renderer.takes_tools
+
+    @property
+    def reply_format(self) -> ReplyFormat:
+        return self._renderer.reply_format
+
+    @property
+    def default_stop(self) -> tuple[str, ...]:
+        """Stop strings that every chat has beside its own."""
+        return self._renderer.default_stop
+
+    @property
     def template_kind(self) -> str:
         return "plain transcript" if self._renderer.default_stop else "chat template"
 
@@ -71,9 +117,15 @@ class Text:
         return not name or name == self.name or name in self.aliases or "*" in self.aliases
 
     async def encode_chat(self, chat: Chat) -> list[int]:
-        size = sum(message.num_chars for message in chat.messages)
+        return (await self.prompt_for(chat)).token_ids
+
+    async def prompt_for(self, chat: Chat) -> EncodedPrompt:
+        """The tokens of a chat, and whether the answer begins in the midst of reasoning."""
+        size = sum(message.num_chars for message in chat.messages) + sum(tool.num_chars for tool in chat.tools)
         check = partial(self._check_size, param="messages")
-        return await self._fitting(size, lambda: self._renderer.encode(chat.messages, check), param="messages")
+        prompt = await self.run(size, lambda: self._renderer.encode(chat, check))
+        self.check_token_ids(prompt.token_ids, param="messages")
+        return prompt
 
     async def encode_prompt(self, prompt: str) -> list[int]:
         return await self._fitting(len(prompt), lambda: self._encode_prompt(prompt), param="prompt")
@@ -84,6 +136,56 @@ class Text:
             return await self.encode_prompt(prompt)
         self.check_token_ids(prompt, param="prompt")
         return prompt
+
+    async def encode_infill(self, prefix: str, suffix: str, *, param: str = "prompt") -> list[int]:
+        """What stands between two texts is to be written. Raises `NotSupported` where the model cannot do that."""
+        gap = Gap(prefix, suffix)
+
+        def encode() -> list[int]:
+            self._check_size(prefix, param=param)
+            self._check_size(suffix, param="suffix")
+            return infill_prompt(self._vocabulary, gap, sys.maxsize).token_ids
+
+        return await self._fitting(gap.num_chars, encode, param=param)
+
+    async def encode_gap(self, gap: Gap, num_reserved: int) -> InfillPrompt:
+        """Of a gap in a text, what fits beside an answer of `num_reserved` tokens. Raises `NotSupported`."""
+        room = self.max_model_len - max(1, min(num_reserved, self.max_model_len // 2))
+        return await self.run(gap.num_chars, lambda: infill_prompt(self._vocabulary, gap, room))
+
+    async def encode_mixed(self, parts: Sequence[str | int]) -> list[int]:
+        """Of a prompt that a client put together from texts, in which control tokens count, and token ids."""
+
+        def encode() -> list[int]:
+            for part in parts:
+                if isinstance(part, str):
+                    self._check_size(part, param="prompt")
+            return self._vocabulary.encode_parts(parts, add_special=True, parse_special=True)
+
+        return await self._fitting(_num_chars(parts), encode, param="prompt")
+
+    async def tokenize(
+        self, parts: Sequence[str | int], *, add_special: bool, parse_special: bool = True, param: str
+    ) -> list[int]:
+        """Texts and token ids put together, however long. Raises `InvalidRequest` for a token that does not exist."""
+        self._check_vocabulary([part for part in parts if isinstance(part, int)], param=param)
+        encode = partial(self._vocabulary.encode_parts, parts, add_special=add_special, parse_special=parse_special)
+        return await self.run(_num_chars(parts), encode)
+
+    def detokenize(self, token_ids: Iterable[int]) -> str:
+        """Their text, control tokens and all. Raises `InvalidRequest` for a token that does not exist."""
+        token_ids = list(token_ids)
+        self._check_vocabulary(token_ids, param="tokens")
+        return b"".join(map(self._vocabulary.shown, token_ids)).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token by itself, control tokens too; maybe half a character."""
+        return self._vocabulary.shown(token_id)
+
+    async def render_chat(self, chat: Chat) -> str:
+        """The prompt of a chat as text."""
+        size = sum(message.num_chars for message in chat.messages)
+        return await self.run(size, lambda: self._renderer.render(chat).text.replace(BREAK, ""))
 
     def encode_system(self, system: str, rules: Sequence[Rule]) -> list[int]:
         """What every chat with this system prompt begins with, whatever the user asks.
@@ -102,17 +204,40 @@ class Text:
 
     def _encode_question(self, system: str, question: str, rules: Sequence[Rule]) -> list[int]:
         messages = steadied([ChatMessage("system", system), ChatMessage("user", question)], rules).messages
-        token_ids = self._renderer.encode(messages, partial(self._check_size, param="system"))
+        check = partial(self._check_size, param="system")
+        token_ids = self._renderer.encode(Chat(messages=messages), check).token_ids
         self.check_length(len(token_ids), param="system")
         return token_ids
 
-    def completion_output(self, stop: Sequence[str]) -> OutputText:
-        return OutputText(self._vocabulary.piece, stop)
+    def completion_output(self, stop: Sequence[str], min_indent: int = 0) -> OutputText:
+        return OutputText(self._vocabulary.piece, stop, min_indent=min_indent)
 
-    def chat_output(self, stop: Sequence[str]) -> OutputText:
+    def chat_output(self, stop: Sequence[str], chat: Chat) -> OutputText:
         """A model without a template of its own needs our transcript's stop strings beside the client's."""
-        transcript_stop = self._renderer.default_stop
-        return OutputText(self._vocabulary.piece, [*stop, *transcript_stop], skip_space=bool(transcript_stop))
+        stops = [*stop, *self._renderer.stop_for(chat)]
+        return OutputText(self._chat_piece, stops, skip_space=bool(self._renderer.default_stop))
+
+    def parser(self, chat: Chat, *, begins_in_reasoning: bool) -> AnswerParser:
+        """Of one answer to `chat`."""
+        tools = chat.tools if chat.tool_choice.mode != "none" else ()
+        return AnswerParser(self.reply_format, tools, begins_in_reasoning=begins_in_reasoning)
+
+    async def grammar_for(self, chat: Chat, notes: list[str], *, begins_in_reasoning: bool) -> Grammar | None:
+        """What an answer to `chat` must follow. Raises `InvalidRequest`; `notes` gets what was relaxed."""
+        return await self.run(
+            sum(tool.num_chars for tool in chat.tools) + INLINE_CHARS * (chat.answer_format is not None),
+            lambda: grammar_for(
+                chat,
+                self.reply_format,
+                begins_in_reasoning=begins_in_reasoning,
+                marker_id=self._vocabulary.control_id,
+                notes=notes,
+            ),
+        )
+
+    async def grammar_of_answer(self, answer: AnswerFormat, notes: list[str]) -> Grammar:
+        """What a completion must follow. Raises `InvalidRequest`."""
+        return await self.run(INLINE_CHARS + 1, lambda: grammar_of_answer(answer, notes))
 
     def is_end(self, token_id: int) -> bool:
         return token_id in self._vocabulary.end_token_ids
@@ -129,13 +254,16 @@ class Text:
         if not token_ids:
             raise InvalidRequest("the prompt is empty: at least one token is needed", param=param)
         self.check_length(len(token_ids), param=param)
+        self._check_vocabulary(token_ids, param=param)
+
+    def _check_vocabulary(self, token_ids: Iterable[int], *, param: str) -> None:
         for token_id in token_ids:
             if not 0 <= token_id < self.num_vocab_tokens:
                 raise InvalidRequest(
                     f"token {token_id} does not exist; the vocabulary is 0 to {self.num_vocab_tokens - 1}", param=param
                 )
 
-    def sampling(self, ask: Ask, num_prompt_tokens: int) -> SamplingParams:
+    def sampling(self, ask: Ask, num_prompt_tokens: int, grammar: Grammar | None = None) -> SamplingParams:
         """How to draw, within what there is room for. Raises `InvalidRequest`."""
         wanted = ask.sampling
         for token_id in wanted.logit_bias:
@@ -146,7 +274,8 @@ class Text:
                 )
         room = self.max_model_len - num_prompt_tokens
         max_tokens = room if ask.max_tokens is None else min(room, ask.max_tokens)
-        return msgspec.structs.replace(wanted, max_tokens=max_tokens, min_tokens=min(wanted.min_tokens, max_tokens))
+        min_tokens = min(wanted.min_tokens, max_tokens)
+        return msgspec.structs.replace(wanted, max_tokens=max_tokens, min_tokens=min_tokens, grammar=grammar)
 
     def _encode_prompt(self, prompt: str) -> list[int]:
         self._check_size(prompt, param="prompt")
@@ -163,12 +292,19 @@ class Text:
             raise PromptTooLong(num_prompt_tokens, self.max_model_len - 1, param=param)
 
     async def _fitting(self, size: int, encode: Callable[[], list[int]], *, param: str) -> list[int]:
-        if size <= INLINE_CHARS:
-            token_ids = encode()
-        else:
-            token_ids = await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+        token_ids = await self.run(size, encode)
         self.check_token_ids(token_ids, param=param)
         return token_ids
+
+    async def run(self, size: int, encode: Callable[[], T]) -> T:
+        """What takes long for `size` characters in a thread."""
+        if size <= INLINE_CHARS:
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+
+
+def _num_chars(parts: Iterable[str | int]) -> int:
+    return sum(len(part) if isinstance(part, str) else 1 for part in parts)
 
 
 def _settled(token_ids: list[int]) -> list[int]:

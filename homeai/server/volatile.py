@@ -15,7 +15,7 @@ from typing import Final
 from homeai.config import SourceConfig, VolatileConfig
 from homeai.patterns import Pattern, compiled
 from homeai.server.conversation import ChatMessage
-from homeai.server.prompts import PARAGRAPH
+from homeai.server.turns import PARAGRAPH
 
 MAX_CHARS: Final = 64 * 1024  # of a text that are looked at: many matches take time
 

@@ -235,6 +235,54 @@ def test_parked_request_goes_on_at_the_exact_position(
         assert_agrees(model, request, run.tokens[request.request_id])
 
 
+# ---- going on in another engine ----------------------------------------------------------------------
+
+
+def continued(model: Model, start_runner: Callable[..., LlamaCppRunner], name: str, num_drawn: int) -> list[int]:
+    """40 tokens, of which the first engine drew so many."""
+    prompt = encode(model, PROMPTS[name])
+    first = Run.of(start_runner())
+    first.add(name, prompt, max_tokens=num_drawn)
+    first.finish()
+    drawn = first.tokens[name]
+    second = Run.of(start_runner())
+    second.tokens[name] += drawn
+    sampling = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    second.engine.add(Request(name, prompt, sampling, output_token_ids=list(drawn)))
+    second.finish()
+    assert second.ended == {name: FinishReason.LENGTH}
+    return second.tokens[name]
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_request_goes_on_in_another_engine_behind_its_last_token(
+    model: Model, start_runner: Callable[..., LlamaCppRunner], name: str
+) -> None:
+    outputs = continued(model, start_runner, name, 30)
+    assert len(outputs) == 40
+    assert max(gaps(model, encode(model, PROMPTS[name]), outputs)) <= DELTA
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_few_tokens_are_replayed_so_that_the_text_is_the_same(
+    model: Model, start_runner: Callable[..., LlamaCppRunner], name: str
+) -> None:
+    run = Run.of(start_runner())
+    run.add(name, encode(model, PROMPTS[name]), max_tokens=40)
+    run.finish()
+    assert continued(model, start_runner, name, 8) == run.tokens[name]
+
+
+def test_penalties_know_what_another_engine_drew(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    run = Run.of(start_runner())
+    sampling = SamplingParams(temperature=0.0, max_tokens=40, presence_penalty=1000.0, repeat_last_n=-1)
+    drawn = encode(model, "One two three four five six")[1:]
+    run.tokens["a"] += drawn
+    run.engine.add(Request("a", encode(model, PROMPTS["code"]), sampling, output_token_ids=list(drawn)))
+    run.finish()
+    assert len(set(run.tokens["a"])) == len(run.tokens["a"])
+
+
 def test_context_with_less_room_than_counted_fails_nobody(
     model: Model, start_runner: Callable[..., LlamaCppRunner]
 ) -> None:

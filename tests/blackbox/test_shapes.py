@@ -1,10 +1,11 @@
 """The shapes that clients rely on: whole answers, streams, errors, models, hosts.
 
-Cases E17, H1, H3, H4, H8.
+Cases B7, E17, H1, H3, H4, H8, H10.
 """
 
 from __future__ import annotations
 
+import datetime
 import http.client
 import json
 from collections.abc import Callable
@@ -178,30 +179,27 @@ def test_too_many_log_probabilities_are_refused(daemon: Daemon, body: dict[str, 
 # ---- what cannot be done is refused, never dropped --------------------------------------------------------
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
 
 @both_ways
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": TOOLS}, "tools"),
-        ({"tools": TOOLS, "tool_choice": "auto"}, "tools"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"tool_choice": "banana"}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": SCHEMA}, "response_format"),
-        ({"response_format": {}}, "response_format"),
-        ({"grammar": "root ::= [a-z]"}, "grammar"),
-        ({"json_schema": {}}, "json_schema"),
+        ({"response_format": {}}, "response_format.type"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x", "format": "wav"}}, "audio"),
         ({"web_search_options": {}}, "web_search_options"),
+        ({"guided_json": {}}, "guided_json"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "messages[0].content[0]"),
     ],
 )
 def test_chat_refuses_by_name_what_it_cannot_do(
@@ -210,20 +208,21 @@ def test_chat_refuses_by_name_what_it_cannot_do(
     assert error_of(post(daemon, ONE_WORD | fields | {"stream": stream}))["param"] == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"echo": True}, "echo"),
-        ({"suffix": "x"}, "suffix"),
-        ({"best_of": 2}, "best_of"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"grammar": "root ::= [a-z]"}, "grammar"),
-        ({"json_schema": {"type": "object"}}, "json_schema"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "param"), [({"echo": True}, "echo"), ({"best_of": 2}, "best_of")])
 def test_completion_refuses_by_name_what_it_cannot_do(daemon: Daemon, fields: dict[str, object], param: str) -> None:
     error = error_of(post(daemon, ONE_TOKEN | fields))
     assert (error["param"], error["code"]) == (param, "unsupported_value")
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/fim/completions"])
+def test_model_that_fills_no_gaps_says_so(daemon: Daemon, path: str) -> None:
+    error = error_of(post(daemon, ONE_TOKEN | {"suffix": "x"}, path), 501)
+    assert (error["param"], error["code"]) == ("suffix", "not_supported")
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking"])
+def test_model_that_ranks_nothing_says_so(daemon: Daemon, path: str) -> None:
+    assert error_of(post(daemon, {"query": "a", "documents": ["b"]}, path), 501)["code"] == "not_supported"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +236,7 @@ def test_completion_refuses_by_name_what_it_cannot_do(daemon: Daemon, fields: di
         {"modalities": ["text"]},
         {"grammar": ""},
         {"parallel_tool_calls": False, "store": True, "metadata": {"a": "b"}, "service_tier": "auto"},
+        {"reasoning_effort": "low", "thinking_budget_tokens": 100, "chat_template_kwargs": {"enable_thinking": False}},
     ],
 )
 def test_chat_that_asks_for_text_only_is_answered(daemon: Daemon, fields: dict[str, object]) -> None:
@@ -246,6 +246,81 @@ def test_chat_that_asks_for_text_only_is_answered(daemon: Daemon, fields: dict[s
 @pytest.mark.parametrize("fields", [{"echo": False}, {"suffix": ""}, {"best_of": 1}, {"best_of": 2, "n": 2}])
 def test_completion_that_asks_for_nothing_special_is_answered(daemon: Daemon, fields: dict[str, object]) -> None:
     assert post(daemon, ONE_TOKEN | fields).status_code == 200
+
+
+@any_endpoint
+@both_ways
+def test_what_has_no_effect_is_said_in_a_header_b7_h10(daemon: Daemon, body: dict[str, object], stream: bool) -> None:
+    wishes = {"num_ctx": 100, "keep_alive": "5m", "mirostat": 2, "stream": stream}
+    notes = post(daemon, body | wishes).headers["x-homeai-notes"]
+    assert [note.split()[0] for note in notes.split("; ")] == ["num_ctx", "mirostat", "keep_alive"]
+    assert "x-homeai-notes" not in post(daemon, body | {"stream": stream}).headers
+
+
+# ---- what llama-server's and vLLM's clients may ask for beside ------------------------------------------------
+
+
+@any_endpoint
+def test_timings_and_usage_come_with_every_chunk_when_asked_for(daemon: Daemon, body: dict[str, object]) -> None:
+    options = {"stream": True, "timings_per_token": True, "stream_options": {"continuous_usage_stats": True}}
+    chunks = events(post(daemon, body | options))
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert all(chunk["timings"]["predicted_n"] for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": document(1500)}, {"messages": ONE_WORD["messages"]}], ids=["long", "short"]
+)
+def test_progress_of_a_prompt_is_told_before_its_first_token(daemon: Daemon, body: dict[str, object]) -> None:
+    asked = body | {"max_tokens": 1, "stream": True, "return_progress": True, "cache_prompt": False, "ignore_eos": True}
+    chunks = events(post(daemon, asked))
+    told = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert chunks[len(told) - 1]["prompt_progress"] == told[-1]
+    assert told[-1]["processed"] == told[-1]["total"] > 0
+    assert [entry["processed"] for entry in told] == sorted(entry["processed"] for entry in told)
+    assert all(entry.keys() == {"total", "cache", "processed", "time_ms"} for entry in told)
+
+
+@any_endpoint
+def test_nothing_is_drawn_where_only_the_prompt_is_to_be_read(daemon: Daemon, body: dict[str, object]) -> None:
+    body = {name: value for name, value in body.items() if name != "max_tokens"} | {"n_predict": 0}
+    answer = ask(daemon, **body)
+    assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, "length")
+
+
+@any_endpoint
+def test_only_the_fields_that_were_asked_for_are_told(daemon: Daemon, body: dict[str, object]) -> None:
+    fields = ["usage/completion_tokens", "timings/prompt_n", "object", "nope"]
+    assert post(daemon, body | {"response_fields": fields}).json().keys() == set(fields[:3])
+
+
+@any_endpoint
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"typical_p": 0.5},
+        {"typ_p": 0.5},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+        {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": ["\n"]},
+        {"t_max_predict_ms": 1},
+        {"id_slot": 3},
+        {"n_probs": 2},
+    ],
+    ids=str,
+)
+def test_llama_servers_ways_to_draw_are_known(
+    daemon: Daemon, body: dict[str, object], fields: dict[str, object]
+) -> None:
+    assert ask(daemon, **body | {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, **fields).num_tokens > 0
+
+
+def test_text_that_repeats_itself_is_broken_by_dry(daemon: Daemon) -> None:
+    """Greedy, the model counts on for ever the same way; with DRY it may not."""
+    body = exactly(24, prompt="yes no yes no yes no yes no yes no")
+    plain, dry = ask(daemon, **body).text, ask(daemon, **body, dry_multiplier=8.0, dry_allowed_length=1).text
+    assert "yes no yes no yes no" in plain
+    assert "yes no yes no yes no" not in dry
 
 
 # ---- models and paths --------------------------------------------------------------------------------------
@@ -266,12 +341,37 @@ def test_unknown_model_is_not_found(daemon: Daemon, body: dict[str, object], mod
 
 def test_models_are_listed_and_looked_up(daemon: Daemon) -> None:
     with daemon.client() as client:
-        (listed,) = client.get("/v1/models").json()["data"]
+        listing = client.get("/v1/models").json()
+        (listed,) = listing["data"]
         for name in (listed["id"], "default"):
-            found = client.get(f"/v1/models/{name}").json()
-            assert found["id"] == listed["id"] == daemon.status()["model"]["name"]
-            assert found["object"] == "model"
+            assert client.get(f"/v1/models/{name}").json() == listed
         assert error_of(client.get("/v1/models/a/b"), 404)["code"] == "model_not_found"
+    assert listed["id"] == daemon.status()["model"]["name"]
+    assert (listing["first_id"], listing["last_id"], listing["has_more"]) == (listed["id"], listed["id"], False)
+
+
+def test_model_is_told_in_everybodys_words(daemon: Daemon) -> None:
+    """OpenAI's, Anthropic's, vLLM's (`root`), llama.cpp's (`meta`, `owned_by`)."""
+    with daemon.client() as client:
+        one, again = (client.get("/v1/models").json()["data"][0] for _ in range(2))
+    assert one == again
+    assert (one["object"], one["type"], one["owned_by"], one["root"]) == ("model", "model", "llamacpp", one["id"])
+    assert one["display_name"] == one["id"]
+    created_at = datetime.datetime.fromisoformat(one["created_at"])
+    assert created_at.timestamp() == one["created"] > 0
+    assert one["aliases"] == ["default"]
+    assert one["max_input_tokens"] < one["meta"]["n_ctx"] <= one["meta"]["n_ctx_train"]
+    assert one["meta"]["n_params"] > 0
+    assert one["meta"]["size"] > 0
+
+
+def test_lm_studios_clients_find_the_model(daemon: Daemon) -> None:
+    with daemon.client() as client:
+        (listed,) = client.get("/api/v0/models").json()["data"]
+        assert client.get(f"/api/v0/models/{listed['id']}").json() == listed
+        assert client.get("/api/v0/models/nope").status_code == 404
+    assert (listed["type"], listed["state"]) == ("llm", "loaded")
+    assert listed["loaded_context_length"] == listed["max_context_length"] > 0
 
 
 @pytest.mark.parametrize("path", ["/models", "/models/default", "/chat/completions", "/completions"])

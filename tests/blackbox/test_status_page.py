@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -24,6 +25,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
 ]
 PATIENCE_MS = 60_000
 
@@ -67,7 +69,9 @@ def someone_asks(daemon: Daemon, source: str, body: dict[str, object]) -> Iterat
             yield
 
 
-def test_page_loads_cleanly_and_from_nowhere_else(daemon: Daemon, browser: Browser) -> None:
+@contextmanager
+def watched(daemon: Daemon, browser: Browser) -> Iterator[Page]:
+    """A page that complains of nothing, and asks nobody but the daemon."""
     complaints: list[str] = []
     hosts: set[str] = set()
 
@@ -76,19 +80,83 @@ def test_page_loads_cleanly_and_from_nowhere_else(daemon: Daemon, browser: Brows
             complaints.append(message.text)
 
     def note_request(request: Request) -> None:
-        hosts.add(httpx.URL(request.url).netloc.decode())
+        if not request.url.startswith("data:"):
+            hosts.add(httpx.URL(request.url).netloc.decode())
 
     page = browser.new_page()
     page.on("console", note_message)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", note_request)
-    page.goto(daemon.url)
-    expect(page.locator("#state")).to_have_text("Resident")
-    with someone_asks(daemon, "visitor", exactly(3000)):
-        expect(page.locator(".request")).to_have_count(1)
+    yield page
     page.close()
     assert complaints == []
     assert hosts == {httpx.URL(daemon.url).netloc.decode()}
+
+
+def test_page_loads_cleanly_and_from_nowhere_else(daemon: Daemon, browser: Browser) -> None:
+    with watched(daemon, browser) as page:
+        page.goto(daemon.url)
+        expect(page.locator("#state")).to_have_text("Resident")
+        with someone_asks(daemon, "visitor", exactly(3000)):
+            expect(page.locator(".request")).to_have_count(1)
+
+
+def test_api_is_documented_without_the_internet(daemon: Daemon, browser: Browser) -> None:
+    with watched(daemon, browser) as page:
+        page.goto(f"{daemon.url}/docs")
+        chat = page.locator(".opblock-summary-path", has_text="/v1/chat/completions")
+        expect(chat.first).to_be_visible()
+        expect(page.locator(".errors-wrapper")).to_have_count(0)
+
+
+def test_page_says_who_is_who(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
+    daemon = start_daemon("sources=[{name: desk, class: coding, match: {key: [laptop], user_agent: ['^n8n']}}]")
+    rules = open_page(daemon.url).locator("#rules > div")
+    expect(rules).to_have_text(
+        ["Key laptopdesk (coding)", "Program ^n8ndesk (coding)", "Anybody else default (interactive)"]
+    )
+
+
+@pytest.fixture
+def foreign_port() -> Iterator[int]:
+    """Where the pages of other hosts are served."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_page_of_another_host_asks_when_it_is_listed(
+    start_daemon: Callable[..., Daemon], browser: Browser, foreign_port: int
+) -> None:
+    """A browser asks for permission first, and reads what it is told about the answer."""
+    daemon = start_daemon(f"server.cors_origins=['http://chat.example:{foreign_port}']")
+    ask = """async (url) => {
+        const headers = {"content-type": "application/json", authorization: "Bearer x", "x-stainless-lang": "js"};
+        const body = JSON.stringify({prompt: "a", max_tokens: 1});
+        const answer = await fetch(url, {method: "POST", headers, body}).catch(() => null);
+        return answer && [answer.status, answer.headers.get("x-request-id") !== null];
+    }"""
+
+    def answer_to(host: str) -> object:
+        page = browser.new_page()
+        page.goto(f"http://{host}:{foreign_port}/")
+        answer = page.evaluate(ask, daemon.url + COMPLETIONS)
+        page.close()
+        return answer
+
+    assert answer_to("chat.example") == [200, True]
+    assert answer_to("evil.example") is None
+    assert answer_to("localhost") == [200, True]
 
 
 def test_page_shows_model_and_state(daemon: Daemon, open_page: Callable[..., Page]) -> None:

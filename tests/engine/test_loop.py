@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +13,8 @@ from homeai.backends.simulated.runner import SimulatedRunner
 from homeai.clock import VirtualClock
 from homeai.engine.engine import Engine
 from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, EngineLoop
+from homeai.engine.wire import Prepared
+from homeai.errors import GrammarFailed
 from homeai.messages import (
     AbortRequests,
     AddRequest,
@@ -29,7 +31,7 @@ from homeai.messages import (
     TokensDrawn,
     Up,
 )
-from homeai.request import FinishReason, SamplingParams, WaitReason
+from homeai.request import FinishReason, Grammar, Request, SampledToken, SamplingParams, WaitReason
 from homeai.scheduling.plan import StepPlan, StepResult
 from tests.engine.factories import limits_of
 from tests.scheduling.factories import create_scheduler
@@ -40,15 +42,18 @@ Message = TypeVar("Message", bound=Up)
 class ScriptedInbox:
     """Hands out a script: messages, and None where nothing more has come yet. Ends with Shutdown, when idle."""
 
-    def __init__(self, script: Iterable[Down | None]) -> None:
+    def __init__(self, script: Iterable[Down | Prepared | None]) -> None:
         self._script = deque(script)
         self.timeouts: list[float] = []
 
-    def get(self, timeout_s: float) -> Down | None:
+    def put(self, message: Prepared) -> None:
+        self._script.append(message)
+
+    def get(self, timeout_s: float) -> Down | Prepared | None:
         self.timeouts.append(timeout_s)
         return self._script.popleft() if self._script else Shutdown()
 
-    def get_nowait(self) -> Down | None:
+    def get_nowait(self) -> Down | Prepared | None:
         return self._script.popleft() if self._script else None
 
 
@@ -90,7 +95,7 @@ def add(name: str, *, num_prompt_tokens: int = 10, max_tokens: int = 3, source: 
 
 
 def run(
-    *script: Down | None, runner_type: type[SimulatedRunner] = SimulatedRunner, **config: object
+    *script: Down | Prepared | None, runner_type: type[SimulatedRunner] = SimulatedRunner, **config: object
 ) -> tuple[RecordingOutbox, ScriptedInbox]:
     scheduler = create_scheduler(**config)
     limits = limits_of(scheduler.config)
@@ -258,6 +263,94 @@ class BrokenRunner(SimulatedRunner):
 def test_failure_of_the_runner_ends_the_loop() -> None:
     with pytest.raises(RuntimeError, match="code -3"):
         run(add("a"), runner_type=BrokenRunner)
+
+
+# ---- what some must wait for before they begin ------------------------------------------------------
+
+
+class PreparingRunner(SimulatedRunner):
+    """Those whose name says so have work beside the loop to wait for; the grammar "bad" fails."""
+
+    def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+        return not request.request_id.startswith("slow")
+
+    def add(self, request: Request) -> None:
+        if request.sampling.grammar == Grammar("bad"):
+            raise GrammarFailed("line 1: unexpected end")
+        super().add(request)
+
+
+def test_request_that_is_prepared_waits_and_nobody_else_does() -> None:
+    outbox, _ = run(add("slow"), add("b"), None, None, None, None, Prepared("slow"), runner_type=PreparingRunner)
+    assert outbox.ended == {"slow": FinishReason.LENGTH, "b": FinishReason.LENGTH}
+    ends = [f.request_id for f in outbox.finished]
+    assert ends == ["b", "slow"]
+    assert [name for m in outbox.of(StepOutputs) for name in m.admitted] == ["b", "slow"]
+
+
+def test_request_that_is_prepared_is_prepared_beside_the_loop() -> None:
+    """The runner's own thread tells the loop, through its inbox."""
+
+    class TellingRunner(SimulatedRunner):
+        def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+            on_prepared()
+            return False
+
+    outbox, _ = run(add("a"), runner_type=TellingRunner)
+    assert outbox.ended == {"a": FinishReason.LENGTH}
+
+
+def test_abort_ends_a_request_that_is_being_prepared() -> None:
+    script = add("slow"), None, AbortRequests(["slow"], FinishReason.STOP), Prepared("slow"), add("b")
+    outbox, _ = run(*script, runner_type=PreparingRunner)
+    assert outbox.ended == {"slow": FinishReason.STOP, "b": FinishReason.LENGTH}
+    assert {name for name, _ in outbox.drawn} == {"b"}
+
+
+def test_shutdown_ends_a_request_that_is_being_prepared() -> None:
+    outbox, _ = run(add("slow"), None, Shutdown(), runner_type=PreparingRunner)
+    assert outbox.ended == {"slow": FinishReason.ABORT}
+
+
+def test_grammar_that_cannot_be_compiled_fails_its_request_alone() -> None:
+    bad = msgspec.structs.replace(add("bad"), sampling=SamplingParams(max_tokens=3, grammar=Grammar("bad")))
+    slow = msgspec.structs.replace(bad, request_id="slow")
+    outbox, _ = run(bad, slow, add("b"), Prepared("slow"), runner_type=PreparingRunner)
+    assert outbox.of(RequestFailed) == [
+        RequestFailed("bad", "line 1: unexpected end", is_invalid=True),
+        RequestFailed("slow", "line 1: unexpected end", is_invalid=True),
+    ]
+    assert outbox.ended == {"b": FinishReason.LENGTH}
+
+
+def test_backend_that_follows_no_grammar_refuses_one() -> None:
+    """G16"""
+    held = msgspec.structs.replace(add("held"), sampling=SamplingParams(grammar=Grammar("start: /a/")))
+    outbox, _ = run(held, add("b"))
+    assert [m.request_id for m in outbox.of(RequestFailed)] == ["held"]
+    assert outbox.ended == {"b": FinishReason.LENGTH}
+
+
+class StuckRunner(SimulatedRunner):
+    """Cannot draw the second token of "stuck"."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = super().execute(plan)
+        sampled: list[tuple[SampledToken, ...]] = [tuple(tokens) for tokens in result.sampled]
+        for i, chunk in enumerate(plan.chunks):
+            if chunk.request_id == "stuck" and chunk.start >= 10:
+                sampled[i] = ()
+                result.failed["stuck"] = "too complex"
+        result.sampled = sampled
+        return result
+
+
+def test_request_whose_next_token_cannot_be_drawn_fails_alone() -> None:
+    outbox, _ = run(add("stuck"), add("b"), runner_type=StuckRunner)
+    assert outbox.of(RequestFailed) == [RequestFailed("stuck", "too complex", is_invalid=True)]
+    assert outbox.ended == {"b": FinishReason.LENGTH}
+    assert [i for name, i in outbox.drawn if name == "stuck"] == [0]
+    assert outbox.of(StepOutputs)[-1].stats.num_running == 0
 
 
 # ---- snapshots --------------------------------------------------------------------------------------

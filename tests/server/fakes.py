@@ -123,7 +123,7 @@ def make_service(keys: KeyStore, *settings: tuple[str, str], ledger: FakeLedger 
         client=EngineClient(
             supervisor, Door(dict.fromkeys(loaded.classes, 1000), 8), dict.fromkeys(loaded.classes, QUEUE_TIMEOUT_S)
         ),
-        sources=Sources(loaded.sources, loaded.classes, loaded.scheduler.default_class),
+        sources=Sources(loaded.sources, loaded.classes, loaded.scheduler.default_class, server=loaded.server),
         keys=keys,
         books=Books(Metrics(), ledger),
         probe=FakeProbe(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterable, Iterator
@@ -13,10 +14,10 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from homeai.errors import BodyTooLarge
+from homeai.errors import BodyTooLarge, RequestTimeout
 from homeai.keys import KeyStore
 from homeai.server.app import create_app
-from homeai.server.guards import BodyLimit, HostGuard, RequestId
+from homeai.server.guards import CORS, BodyLimit, HostGuard, RequestId
 from tests.server.fakes import FakeLedger, make_service
 
 Headers = list[tuple[str, str]]
@@ -139,15 +140,115 @@ async def test_request_with_two_hosts_is_kept_out(hosts: tuple[str, str]) -> Non
     assert (await ask_host(*hosts)).status == 403
 
 
-async def ask_from(origin: str) -> FakeConnection:
-    connection = FakeConnection([("host", "localhost"), ("origin", origin)])
-    await HostGuard(FakeApp(), ["brain.lan"])(connection.scope, connection.receive, connection.send)
+async def ask_from(origin: str, *, host: str = "localhost", cors_origins: Iterable[str] = ()) -> FakeConnection:
+    connection = FakeConnection([("host", host), ("origin", origin)])
+    await HostGuard(FakeApp(), ["brain.lan"], cors_origins)(connection.scope, connection.receive, connection.send)
     return connection
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "http://evil.example:8700", "null", "", "localhost"])
+PAGES_OF_THE_WEB = [
+    "https://evil.example",
+    "http://evil.example:8700",
+    "http://8.8.8.8",  # anybody may have a page at an address
+    "http://8.8.8.8:8700",
+    "https://[2606:4700::1111]",
+    "http://0.0.0.0:8700",
+    "null",
+    "",
+    "localhost",
+    "chrome-extension://abcdef",
+]
+
+
+@pytest.mark.parametrize("origin", PAGES_OF_THE_WEB)
 async def test_page_of_the_web_may_not_ask(origin: str) -> None:
-    assert (await ask_from(origin)).status == 403
+    connection = await ask_from(origin)
+    assert connection.status == 403
+    assert "server.cors_origins" in connection.error["message"]
+
+
+async def test_page_of_ours_may_ask_at_whatever_address_we_have() -> None:
+    """The status page, in a house with public addresses."""
+    assert (await ask_from("http://[2001:db8::5]:8700", host="[2001:db8::5]:8700")).status == 200
+    assert (await ask_from("http://[2606:4700::1111]:8700", host="[2606:4700::1111]:8700")).status == 200
+    assert (await ask_from("http://[2606:4700::1111]:8700", host="[2606:4700::2222]:8700")).status == 403
+
+
+@pytest.mark.parametrize(
+    ("listed", "origin", "status"),
+    [
+        ("https://chat.example", "https://chat.example", 200),
+        ("https://chat.example/", "https://Chat.example", 200),
+        ("https://chat.example", "http://chat.example", 403),
+        ("https://chat.example", "https://chat.example:8443", 403),
+        ("https://chat.example", "https://chat.example.evil", 403),
+        ("https://chat.example", "https://chatxexample", 403),
+        ("https://*.chat.example", "https://a.chat.example", 200),
+        ("https://*.chat.example", "https://chat.example", 403),
+        ("chrome-extension://*", "chrome-extension://abcdef", 200),
+        ("chrome-extension://*", "https://evil.example", 403),
+        ("*", "https://evil.example", 200),
+        ("*", "null", 200),
+    ],
+)
+async def test_listed_page_may_ask(listed: str, origin: str, status: int) -> None:
+    assert (await ask_from(origin, cors_origins=[listed])).status == status
+
+
+# ---- what browsers are told ----------------------------------------------------------------------------
+
+
+async def cross(method: str, origin: str | None, *cors_origins: str, **headers: str) -> FakeConnection:
+    """A request through both guards of pages."""
+    raw = [("host", "localhost:8700"), *((name.replace("_", "-"), value) for name, value in headers.items())]
+    connection = FakeConnection([*raw, ("origin", origin)] if origin is not None else raw)
+    connection.scope["method"] = method
+    app = HostGuard(CORS(FakeApp(), ["brain.lan"], cors_origins), ["brain.lan"], cors_origins)
+    await app(connection.scope, connection.receive, connection.send)
+    return connection
+
+
+PREFLIGHT = {"access_control_request_method": "POST"}
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:5173", "https://brain.lan", "https://chat.example"])
+async def test_page_may_send_any_header_and_read_the_answer(origin: str) -> None:
+    """A browser asks first; it is answered without a key, and no route sees it."""
+    wanted = "authorization,content-type,x-api-key,anthropic-version,x-stainless-os,openai-organization,x-homeai-source"
+    asked = await cross("OPTIONS", origin, "https://chat.example", access_control_request_headers=wanted, **PREFLIGHT)
+    assert asked.status == 200
+    assert asked.headers["access-control-allow-origin"] == origin
+    assert asked.headers["access-control-allow-headers"] == wanted
+    assert "POST" in asked.headers["access-control-allow-methods"]
+    answer = await cross("POST", origin, "https://chat.example")
+    assert answer.headers["access-control-allow-origin"] == origin
+    exposed = answer.headers["access-control-expose-headers"].split(", ")
+    assert {"x-request-id", "retry-after", "x-homeai-notes"} <= set(exposed)
+    assert "Origin" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "POST"])
+async def test_page_of_the_web_is_told_nothing(method: str) -> None:
+    connection = await cross(method, "https://evil.example", "https://chat.example", **PREFLIGHT)
+    assert connection.status == 403
+    assert not any(name.startswith("access-control") for name in connection.headers)
+
+
+async def test_browser_never_sends_what_it_keeps_for_us() -> None:
+    """Credentials: there are none."""
+    answer = await cross("POST", "http://localhost:5173")
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+async def test_program_is_told_nothing_about_origins() -> None:
+    answer = await cross("POST", None)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_page_of_the_web_may_reach_into_the_house_when_it_is_listed() -> None:
+    headers = PREFLIGHT | {"access_control_request_private_network": "true"}
+    asked = await cross("OPTIONS", "https://chat.example", "https://chat.example", **headers)
+    assert (asked.status, asked.headers["access-control-allow-private-network"]) == (200, "true")
 
 
 @pytest.mark.parametrize(
@@ -199,6 +300,54 @@ async def test_announced_length_is_not_believed_when_it_is_small(length: str) ->
 async def test_announced_length_beyond_the_limit_is_refused_unread() -> None:
     with pytest.raises(BodyTooLarge, match="11 bytes > 10 maximum"):
         await send_body(b"", length="11")
+
+
+class SlowConnection(FakeConnection):
+    """Its last piece never comes."""
+
+    async def receive(self) -> Message:
+        if self._body:
+            return await super().receive() | {"more_body": True}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_body_that_does_not_end_is_given_up() -> None:
+    connection = SlowConnection(body=[b"0123"])
+    with pytest.raises(RequestTimeout, match=r"4 bytes within 0\.01 s, and more to come"):
+        await BodyLimit(FakeApp(), 10, 0.01)(connection.scope, connection.receive, connection.send)
+
+
+async def test_body_that_trickles_is_given_up() -> None:
+    """The time is for all of it, not for each piece."""
+
+    class Trickle(FakeConnection):
+        async def receive(self) -> Message:
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": b"", "more_body": True}
+
+    connection = Trickle()
+    with pytest.raises(RequestTimeout):
+        await BodyLimit(FakeApp(), 10, 0.01)(connection.scope, connection.receive, connection.send)
+
+
+async def test_waiting_for_the_client_to_leave_is_no_part_of_the_body() -> None:
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["more_body"] is False
+        asyncio.get_running_loop().call_later(0.05, gone.set)
+        assert (await receive())["type"] == "http.disconnect"
+
+    class Leaving(FakeConnection):
+        async def receive(self) -> Message:
+            if self._body:
+                return await super().receive()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+    connection = Leaving(body=[b"{}"])
+    await BodyLimit(app, 10, 0.01)(connection.scope, connection.receive, connection.send)
 
 
 @pytest.mark.parametrize("announced", [True, False])

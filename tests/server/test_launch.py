@@ -11,19 +11,29 @@ from pathlib import Path
 import pytest
 
 from homeai import config
-from homeai.config import Config
+from homeai.config import Config, ListenAddress
 from homeai.errors import ConfigError
 from homeai.keys import KeyStore
 from homeai.server import launch
 from homeai.server.child import engine_environment
-from homeai.server.launch import engine_config, listen
+from homeai.server.launch import SEND_BUFFER_BYTES, engine_config, listen, tls_context
+from tests.certificates import Certificate, make_certificate
 from tests.daemon import Daemon
 
 MODEL = Path("model.gguf")
 
 
+def at(host: str, port: int = 0, key: str = "server.host") -> ListenAddress:
+    return ListenAddress(key, host, port, tls=False)
+
+
 def make_config(*settings: str) -> Config:
     return config.load(None, env={}, overrides=[tuple(setting.split("=", 1)) for setting in settings])
+
+
+@pytest.fixture
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 # ---- listening -----------------------------------------------------------------------------------------
@@ -33,21 +43,21 @@ def make_config(*settings: str) -> Config:
 def test_whoever_connects_from_now_on_waits_for_an_answer(host: str) -> None:
     if host == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    with listen(host, 0) as sock:
+    with listen(at(host)) as sock:
         socket.create_connection(sock.getsockname()[:2]).close()
 
 
 def test_port_that_is_taken_is_one_line() -> None:
-    with listen("127.0.0.1", 0) as sock:
+    with listen(at("127.0.0.1")) as sock:
         port = sock.getsockname()[1]
         with pytest.raises(ConfigError, match=f"server.port {port}: Address already in use; choose another one"):
-            listen("127.0.0.1", port)
+            listen(at("127.0.0.1", port))
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "..", "a" * 70])
 def test_address_that_is_not_here_is_one_line(host: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        listen(host, 0)
+        listen(at(host))
     message = str(caught.value)
     assert message.startswith(f"server.host {host!r}, server.port 0: ")
     assert message.isprintable()
@@ -59,7 +69,66 @@ def test_name_that_nobody_knows_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(ConfigError, match=r"server\.host 'brain', server\.port 0: Name or service not known; choose"):
-        listen("brain", 0)
+        listen(at("brain"))
+
+
+def test_other_address_that_is_taken_is_named() -> None:
+    with listen(at("127.0.0.1")) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"server\.listen\[1\] '127\.0\.0\.1', port {port}: Address already in use"
+        ):
+            listen(at("127.0.0.1", port, "server.listen[1]"))
+
+
+def test_little_waits_in_the_kernel_for_a_client_that_does_not_read() -> None:
+    with (
+        listen(at("127.0.0.1")) as sock,
+        socket.create_connection(sock.getsockname()),
+        closing(sock.accept()[0]) as end,
+    ):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
+
+
+# ---- TLS -----------------------------------------------------------------------------------------------
+
+
+def test_certificate_and_its_key_are_used(certificate: Certificate) -> None:
+    server = make_config(*certificate.settings).server
+    assert tls_context(server) is not None
+    assert tls_context(make_config().server) is None
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "words"),
+    [
+        ("missing", "own", "server.tls_cert: '{cert}' cannot be read: No such file"),
+        ("own", "missing", "server.tls_key: '{key}' cannot be read: No such file"),
+        ("own", "other", "key values mismatch"),
+        ("empty", "own", "cannot be used: "),
+        ("own", "empty", "cannot be used: "),
+        ("own", "locked", "without a passphrase"),
+    ],
+)
+def test_files_that_are_no_certificate_and_key_are_one_line(
+    certificate: Certificate, tmp_path: Path, cert: str, key: str, words: str
+) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    files = {
+        "own": {"cert": certificate.cert, "key": certificate.key},
+        "other": {"key": make_certificate(tmp_path).key},
+        "locked": {"key": certificate.locked_key},
+    }
+    paths = {
+        kind: files.get(name, {}).get(kind, empty if name == "empty" else tmp_path / "missing.pem")
+        for kind, name in (("cert", cert), ("key", key))
+    }
+    with pytest.raises(ConfigError) as caught:
+        tls_context(make_config(*(f"server.tls_{kind}={path}" for kind, path in paths.items())).server)
+    message = str(caught.value)
+    assert words.format(**paths) in message
+    assert message.isprintable()
 
 
 # ---- before anything starts ----------------------------------------------------------------------------
@@ -74,8 +143,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts that would have been served."""
     hosts: list[str] = []
 
-    def listen_in_vain(host: str, port: int) -> None:
-        hosts.append(host)
+    def listen_in_vain(address: ListenAddress) -> None:
+        hosts.append(address.host)
         raise Started
 
     monkeypatch.setattr(launch, "listen", listen_in_vain)
@@ -111,6 +180,17 @@ def test_network_is_served_though_the_keys_cannot_be_read(started: list[str], tm
     """Nobody from there gets in, and this machine is served."""
     (tmp_path / "ledger.db").write_bytes(b"not a database")
     serve("server.host=0.0.0.0", tmp_path=tmp_path)
+    assert started == ["0.0.0.0"]
+
+
+def test_no_address_is_served_to_the_network_without_a_key(started: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'0\.0\.0\.0' is reachable from the network, but there is no API key"):
+        serve("server.listen=['127.0.0.1:0', '0.0.0.0:0']", tmp_path=tmp_path)
+    assert started == []
+
+
+def test_network_is_served_without_a_key_to_those_who_need_none(started: list[str], tmp_path: Path) -> None:
+    serve("server.host=0.0.0.0", "server.keyless=[192.168.1.0/24]", tmp_path=tmp_path)
     assert started == ["0.0.0.0"]
 
 

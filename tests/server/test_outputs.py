@@ -242,3 +242,35 @@ def test_white_space_before_the_first_word_can_be_left_out() -> None:
     output = OutputText(pieces.__getitem__, ["  is"], skip_space=True)
     assert [output.push(i, False).text for i in range(4)] == ["", "", "Paris", " is"]
     assert output.num_tokens == 4
+
+
+# ---- indentation -----------------------------------------------------------------------------------
+
+
+CODE = "x = 1\n    y = 2\n\n        z = 3\n  if q:\n"
+
+
+def indented(pieces: Sequence[bytes], min_indent: int, stop: Sequence[str] = ()) -> tuple[str, str | None]:
+    output = OutputText(pieces.__getitem__, stop, min_indent=min_indent)
+    said = "".join(output.push(token_id, False).text for token_id in range(len(pieces)))
+    return said + output.finish().text, output.stopped
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_an_answer_ends_before_a_line_that_is_indented_less(size: int) -> None:
+    data = CODE.encode()
+    pieces = [data[i : i + size] for i in range(0, len(data), size)]
+    assert indented(pieces, 0) == (CODE, None)
+    assert indented(pieces, 2) == (CODE, None)
+    assert indented(pieces, 3) == ("x = 1\n    y = 2\n\n        z = 3", "")
+    assert indented(pieces, 5) == ("x = 1", "")
+
+
+def test_what_may_be_too_little_indentation_is_held_back() -> None:
+    output = OutputText([b"a", b"\n", b"  ", b"  b"].__getitem__, min_indent=4)
+    assert [output.push(i, False).text for i in range(4)] == ["a", "", "", "\n    b"]
+
+
+def test_a_stop_string_in_a_line_that_is_indented_enough_counts() -> None:
+    assert indented([b"a\n    b STOP\nc"], 4, ["STOP"]) == ("a\n    b ", "STOP")
+    assert indented([b"a\n  STOP"], 4, ["STOP"]) == ("a\n  ", "STOP")

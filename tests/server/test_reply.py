@@ -11,7 +11,7 @@ from homeai.request import FinishReason
 from homeai.server.admission import Door
 from homeai.server.client import EngineClient, Record
 from homeai.server.outputs import OutputText
-from homeai.server.reply import Piece, Reply
+from homeai.server.reply import MAX_SHOWN_CHARS, Piece, Reply
 from homeai.server.supervisor import State, Supervisor
 from tests.server.fakes import QUEUE_TIMEOUT_S, READY, FakeChild, finished, make_add, output, step
 
@@ -190,3 +190,26 @@ def test_close_ends_what_is_live_and_is_harmless_afterwards() -> None:
     talk.end(FinishReason.ABORT, choice=1)
     talk.reply.close()
     assert len(talk.aborts) == 1
+
+
+# ---- what the status page may show ---------------------------------------------------------------------
+
+
+def test_text_is_shown_only_where_the_settings_say_so() -> None:
+    hidden, shown = Conversation(), Conversation()
+    (generation,) = shown.reply.generations
+    generation.shown_text = ""
+    for talk in (hidden, shown):
+        talk.draw(ONE, TWO)
+        talk.read()
+    assert [talk.reply.generations[0].shown_text for talk in (hidden, shown)] == [None, "one two "]
+
+
+def test_only_the_end_of_a_long_text_is_shown() -> None:
+    talk = Conversation()
+    (generation,) = talk.reply.generations
+    generation.shown_text = ""
+    for _ in range(600):
+        talk.draw(ONE)
+        talk.read()
+    assert len(generation.shown_text) == MAX_SHOWN_CHARS

@@ -221,3 +221,39 @@ async def test_unknown_model_is_not_found(service: Service) -> None:
     service.open(FakeText())
     with pytest.raises(ModelNotFound, match="'llama' does not exist; resident is 'gemma'"):
         await service.text_for("llama")
+
+
+# ---- an engine that had to take less -----------------------------------------------------------------------
+
+
+async def test_prompts_may_be_as_long_as_the_engine_that_runs_can_take(service: Service) -> None:
+    service.open(FakeText())
+    become_resident(service)
+    text = await service.text_for(None)
+    assert text.max_model_len == READY.max_model_len
+
+
+# ---- what a source's settings say -----------------------------------------------------------------------
+
+SOURCES = (
+    "sources",
+    "[{name: automation, class: interactive, show_text: true}, {name: thinker, class: voice, thinks: true}]",
+)
+
+
+@pytest.mark.parametrize(("source", "shown"), [("automation", ""), ("thinker", None), ("anna", None)])
+async def test_text_is_shown_for_sources_that_want_it(keys: KeyStore, source: str, shown: str | None) -> None:
+    service = make_service(keys, SOURCES)
+    arrival = Arrival("/x", Caller(LOOPBACK, None, None), None, Identity(source, "interactive"))
+    (generation,) = service.submit(arrival, [[1]], SamplingParams(), make_ask()).generations
+    assert generation.shown_text == shown
+
+
+@pytest.mark.parametrize(
+    ("source", "fairness_class", "thinks"),
+    [("thinker", "voice", True), ("speaker", "voice", False), ("automation", "interactive", None)],
+)
+def test_voice_does_not_think_unless_its_source_does(
+    keys: KeyStore, source: str, fairness_class: str, thinks: bool | None
+) -> None:
+    assert make_service(keys, SOURCES)._thinks(Identity(source, fairness_class)) is thinks

@@ -77,9 +77,7 @@ async def test_what_might_fit_is_counted_to_the_token(vocabulary: CountingVocabu
 
 async def test_size_of_a_chat_is_what_its_template_makes_of_it(vocabulary: CountingVocabulary) -> None:
     text = make_text(vocabulary, TEMPLATE)
-    assert await text.encode_chat(question("word " * 100_000)) == vocabulary.encode(
-        "word word "
-    )
+    assert await text.encode_chat(question("word " * 100_000)) == vocabulary.encode("word word ")
 
 
 # ---- notes ---------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +15,19 @@ import numpy as np
 from homeai.backends.llamacpp.binding import Model, supports_gpu
 from homeai.backends.llamacpp.context import Batch, Context, ContextConfig
 from homeai.backends.llamacpp.drafts import Drafter, StepCosts
+from homeai.backends.llamacpp.fitting import ContextOf, fitted, measured, plan_of
+from homeai.backends.llamacpp.grammars import Grammars
 from homeai.backends.llamacpp.ops import KVOperations
 from homeai.backends.llamacpp.sequences import Layout, Sequences
 from homeai.backends.llamacpp.tokens import TokenBuffer
 from homeai.engine.runner import RunnerLimits
-from homeai.errors import DeviceUnavailable
+from homeai.errors import DeviceUnavailable, GrammarFailed
+from homeai.hardware import MachineProbe
+from homeai.memory_plan import Plan
 from homeai.messages import EngineConfig
+from homeai.model_sizes import StepSize
 from homeai.request import Request, SampledToken, longest_request
+from homeai.sampling.grammar import GrammarState
 from homeai.sampling.row import Logits
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
@@ -36,11 +45,13 @@ class _Live:
 
     __slots__ = ("drafter", "num_prompt_tokens", "sampler", "tokens")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, grammar: GrammarState | None, piece: Callable[[int], bytes]) -> None:
         self.num_prompt_tokens = request.num_prompt_tokens
         self.tokens = TokenBuffer(request.prompt_token_ids, room=64)
-        self.sampler = SamplerState(request.sampling, request.prompt_token_ids)
+        self.sampler = SamplerState(request.sampling, request.prompt_token_ids, grammar, piece=piece)
         self.drafter: Drafter | None = None  # from the first step on that may have drafts
+        for token_id in request.output_token_ids:
+            self.append(token_id)
 
     @property
     def num_output_tokens(self) -> int:
@@ -78,11 +89,22 @@ class _Rows(NamedTuple):
 
 
 class LlamaCppRunner:
-    """The `ModelRunner` of GGUF models."""
+    """The `ModelRunner` of GGUF models. `config`: what was loaded; `notes`: where that is not what was asked for."""
 
     def __init__(
-        self, model: Model, context: Context, layout: Layout, limits: RunnerLimits, *, device: str, kv_bytes: int
+        self,
+        model: Model,
+        context: Context,
+        layout: Layout,
+        limits: RunnerLimits,
+        *,
+        device: str,
+        kv_bytes: int,
+        config: EngineConfig,
+        notes: list[str],
     ) -> None:
+        self.config = config
+        self.notes = notes
         self.device = device
         self.model_bytes = model.size_bytes
         self.kv_bytes = kv_bytes
@@ -94,6 +116,8 @@ class LlamaCppRunner:
         self._batch = Batch(limits.max_num_batched_tokens)
         self._sampler = BatchSampler(model.vocab.n_tokens, limits.end_token_ids)
         self._costs = StepCosts()
+        self._grammars = Grammars(model.vocab, limits.end_token_ids)
+        self._started: dict[str, Future[GrammarState]] = {}  # of requests that are prepared and not added yet
         self._live: dict[str, _Live] = {}
         self._splits = device == "cpu" and not layout.is_partitioned
 
@@ -111,11 +135,26 @@ class LlamaCppRunner:
             raise RuntimeError(f"the first llama_decode failed with code {code}: is there enough memory?")
         self._sequences.drop(0)
 
+    def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+        if request.sampling.grammar is None:
+            return True
+        started = self._started[request.request_id] = self._grammars.start(request.sampling.grammar)
+        if not started.done():
+            started.add_done_callback(lambda _: on_prepared())
+            return False
+        return True
+
     def add(self, request: Request) -> None:
-        self._live[request.request_id] = _Live(request)
+        started = self._started.pop(request.request_id, None)
+        if started is None and request.sampling.grammar is not None:
+            started = self._grammars.start(request.sampling.grammar)
+        grammar = started.result() if started is not None else None
+        piece = partial(self._model.vocab.piece, special=False)
+        self._live[request.request_id] = _Live(request, grammar, piece)
 
     def remove(self, request_id: str) -> None:
         self._live.pop(request_id, None)
+        self._started.pop(request_id, None)
 
     def execute(self, plan: StepPlan) -> StepResult:
         started_at = time.perf_counter()
@@ -138,19 +177,24 @@ class LlamaCppRunner:
                 raise RuntimeError(f"llama_decode failed with code {code} on {self._batch.num_tokens} tokens")
             rows |= self._rows(pieces, is_last=number == len(passes))
         forward_s = time.perf_counter() - started_at
+        failed_requests: dict[str, str] = {}
         if len(passes) == 1 and self._batch.num_tokens == self._batch.num_outputs:
             self._costs.observe(self._batch.num_tokens, forward_s)
         return StepResult(
             [chunk.num_tokens if chunk.seq_id in rows else 0 for chunk in plan.chunks],
-            self._draw(plan.chunks, rows),
+            self._draw(plan.chunks, rows, failed_requests),
             forward_s,
             out_of_room=code == NO_ROOM,
             kv_op_results=op_results,
             kv_ops_s=kv_ops_s,
             num_draft_tokens=sum(len(row.piece.drafts) for row in rows.values()),
+            failed=failed_requests,
         )
 
     def close(self) -> None:
+        self._live.clear()
+        self._started.clear()
+        self._grammars.close()
         self._context.close()
         self._model.close()
 
@@ -193,8 +237,17 @@ class LlamaCppRunner:
             if drafts:
                 self._batch.add(chunk_ids, chunk.start + chunk.num_tokens, drafts, num_outputs=len(drafts))
         code = self._sequences.decode(self._batch, [(piece.chunk.seq_id, piece.num_tokens) for piece in pieces])
+        self._work_out_grammars(pieces)
         self._context.synchronize()
         return code
+
+    def _work_out_grammars(self, pieces: Sequence[_Piece]) -> None:
+        """What each grammar allows next, while a GPU computes: `llama_decode` has only told it what to do."""
+        for piece in pieces:
+            grammar = piece.live.sampler.grammar
+            if grammar is not None and piece.num_outputs:
+                with contextlib.suppress(GrammarFailed):  # its draw finds the same
+                    grammar.allowed()
 
     # ---- guesses ---------------------------------------------------------------------------------
 
@@ -232,31 +285,38 @@ class LlamaCppRunner:
 
     # ---- draws -----------------------------------------------------------------------------------
 
-    def _draw(self, chunks: Sequence[Chunk], rows: Mapping[int, _Rows]) -> Iterator[list[SampledToken]]:
+    def _draw(
+        self, chunks: Sequence[Chunk], rows: Mapping[int, _Rows], failed: dict[str, str]
+    ) -> Iterator[list[SampledToken]]:
         """Each chunk's tokens when they are asked for, out of the logits of the last decode."""
         for chunk in chunks:
-            yield self._draw_piece(rows[chunk.seq_id]) if chunk.num_outputs and chunk.seq_id in rows else []
+            yield self._draw_piece(rows[chunk.seq_id], failed) if chunk.num_outputs and chunk.seq_id in rows else []
 
-    def _draw_piece(self, rows: _Rows) -> list[SampledToken]:
+    def _draw_piece(self, rows: _Rows, failed: dict[str, str]) -> list[SampledToken]:
         """One token, and one more for each guess that was right. The cache keeps what was right."""
         (chunk, live, drafts), logits, first = rows
         tokens: list[SampledToken] = []
-        for row in range(first, first + 1 + len(drafts)):
-            token = self._sampler.draw(logits, row, live.sampler, live.num_output_tokens)
-            is_end = self._is_end(live, token.token_id)
-            live.append(token.token_id)
-            tokens.append(token)
-            if is_end or len(tokens) > len(drafts) or drafts[len(tokens) - 1] != token.token_id:
-                break
+        try:
+            for row in range(first, first + 1 + len(drafts)):
+                token = self._sampler.draw(logits, row, live.sampler, live.num_output_tokens)
+                is_end = self._is_end(live, token.token_id)
+                live.append(token.token_id)
+                tokens.append(token)
+                if is_end or len(tokens) > len(drafts) or drafts[len(tokens) - 1] != token.token_id:
+                    break
+        except GrammarFailed as error:
+            failed[chunk.request_id] = str(error)
+            tokens = []
         if drafts:
-            is_cut = self._sequences.truncate(chunk.seq_id, chunk.start + chunk.num_tokens + len(tokens) - 1)
+            num_right = max(0, len(tokens) - 1)
+            is_cut = self._sequences.truncate(chunk.seq_id, chunk.start + chunk.num_tokens + num_right)
             assert is_cut, f"the guesses in sequence {chunk.seq_id} cannot be taken back"
         return tokens
 
     def _is_end(self, live: _Live, token_id: int) -> bool:
         params = live.sampler.params
-        is_allowed = not params.ignore_eos and live.num_output_tokens >= params.min_tokens
-        return is_allowed and token_id in self._limits.end_token_ids
+        must_go_on = params.ignore_eos or live.num_output_tokens < params.min_tokens
+        return token_id in self._limits.end_token_ids and not (must_go_on and params.grammar is None)
 
 
 def _nothing_computed(plan: StepPlan, op_results: list[KVOpResult], kv_ops_s: float) -> StepResult:
@@ -265,50 +325,79 @@ def _nothing_computed(plan: StepPlan, op_results: list[KVOpResult], kv_ops_s: fl
 
 
 def load(config: EngineConfig, on_progress: Callable[[float], None]) -> LlamaCppRunner:
-    """Read the weights and make the context. Raises `ModelLoadError`; anything it took is freed then."""
+    """Read the weights and make the context, if they fit. Raises `ModelLoadError`, `DeviceUnavailable`; anything it
+    took is freed then."""
     device = resolve_device(config.device)
+    config, plan = fitted(config, device, _step(config, device), _contexts(device))
     layers = 0 if device == "cpu" else (config.n_gpu_layers if config.n_gpu_layers >= 0 else ALL_LAYERS)
     model = Model(Path(config.model_path), n_gpu_layers=layers, on_progress=on_progress)
     try:
-        layout = Layout.of(
-            model,
-            max_num_seqs=config.max_num_seqs,
-            num_cached_seqs=config.num_cached_seqs,
-            swa_full=config.swa_full,
-            kv_layout=config.kv_layout,
-        )
-        limits = _limits(config, model, layout)
-        context = Context(
-            model,
-            ContextConfig(
-                num_kv_cells=limits.num_kv_cells,
-                num_ids=layout.num_ids,
-                num_outputs=limits.max_num_seqs + limits.max_drafts,
-                max_num_batched_tokens=limits.max_num_batched_tokens,
-                max_ubatch_tokens=MAX_UBATCH_TOKENS[device],
-                num_threads=config.num_threads,
-                flash_attention=config.flash_attention,
-                swa_full=config.swa_full,
-                kv_type=config.kv_type,
-                is_partitioned=layout.is_partitioned,
-            ),
-        )
+        layout = _layout(config, model)
+        context_config = _context_config(config, model, device)
+        limits = _limits(config, model, layout, context_config)
+        context = Context(model, context_config)
     except BaseException:
         model.close()
         raise
     kv_bytes = limits.num_kv_cells * limits.kv_bytes_per_token
-    return LlamaCppRunner(model, context, layout, limits, device=device, kv_bytes=kv_bytes)
+    notes = list(plan.changes)
+    return LlamaCppRunner(model, context, layout, limits, device=device, kv_bytes=kv_bytes, config=config, notes=notes)
 
 
-def _limits(config: EngineConfig, model: Model, layout: Layout) -> RunnerLimits:
-    num_cells = config.num_cells_per_request
-    max_model_len = longest_request(config.max_model_len, model.n_ctx_train, num_cells)
-    return RunnerLimits(
-        num_kv_cells=num_cells * config.max_num_seqs if layout.is_partitioned else num_cells,
+def preview(config: EngineConfig) -> Plan:
+    """What `load` would do now, with exact sizes. Raises what it would."""
+    device = resolve_device(config.device)
+    rooms = measured(device, MachineProbe())
+    return plan_of(config, device, rooms, _step(config, device), _contexts(device), exactly=True)
+
+
+def _step(config: EngineConfig, device: str) -> StepSize:
+    return StepSize(config.max_num_seqs + config.max_drafts, MAX_UBATCH_TOKENS[device])
+
+
+def _contexts(device: str) -> ContextOf:
+    return lambda config, model: _context_config(config, model, device)
+
+
+def _layout(config: EngineConfig, model: Model) -> Layout:
+    return Layout.of(
+        model,
         max_num_seqs=config.max_num_seqs,
-        # without chunking one whole prompt must fit a step, whatever the budget
-        max_num_batched_tokens=config.max_num_batched_tokens + (0 if config.chunked_prefill else max_model_len),
-        max_model_len=max_model_len,
+        num_cached_seqs=config.num_cached_seqs,
+        swa_full=config.swa_full,
+        kv_layout=config.kv_layout,
+    )
+
+
+def _context_config(config: EngineConfig, model: Model, device: str) -> ContextConfig:
+    layout = _layout(config, model)
+    # without chunking one whole prompt must fit a step, whatever the budget
+    prompt = 0 if config.chunked_prefill else _max_model_len(config, model)
+    num_cells = config.num_cells_per_request
+    return ContextConfig(
+        num_kv_cells=num_cells * config.max_num_seqs if layout.is_partitioned else num_cells,
+        num_ids=layout.num_ids,
+        num_outputs=config.max_num_seqs + (config.max_drafts if layout.can_share else 0),
+        max_num_batched_tokens=config.max_num_batched_tokens + prompt,
+        max_ubatch_tokens=MAX_UBATCH_TOKENS[device],
+        num_threads=config.num_threads,
+        flash_attention=config.flash_attention,
+        swa_full=config.swa_full,
+        kv_type=config.kv_type,
+        is_partitioned=layout.is_partitioned,
+    )
+
+
+def _max_model_len(config: EngineConfig, model: Model) -> int:
+    return longest_request(config.max_model_len, model.n_ctx_train, config.num_cells_per_request)
+
+
+def _limits(config: EngineConfig, model: Model, layout: Layout, context: ContextConfig) -> RunnerLimits:
+    return RunnerLimits(
+        num_kv_cells=context.num_kv_cells,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=context.max_num_batched_tokens,
+        max_model_len=_max_model_len(config, model),
         end_token_ids=model.vocab.end_token_ids(),
         num_seqs=layout.num_seqs,
         is_partitioned=layout.is_partitioned,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import llama_cpp
 
 from homeai.backends.llamacpp.binding import Model
+from homeai.backends.llamacpp.card import ModelCard
 
 BREAK: Final = "\ufdd0"  # a noncharacter: Unicode keeps it for a program's own use
 
@@ -41,11 +42,15 @@ class Vocabulary:
         self._model = model
         self._vocab = vocab = model.vocab
         self._pieces: dict[int, bytes] = {}
+        self._shown: dict[int, bytes] = {}
         self.name = model.meta("general.name") or model.path.stem
         self.n_ctx_train = _context_length(model)
+        self.card = ModelCard.read(model)
         self.chat_template = model.chat_template
         self.num_tokens = vocab.n_tokens
         self.end_token_ids = vocab.end_token_ids()
+        self.infill_tokens = vocab.infill_tokens()
+        self.begin_ids = [vocab.bos] if vocab.add_bos else []
         self._max_token_bytes = vocab.max_token_bytes()
         self.bos_text = self.text(vocab.bos) if vocab.bos >= 0 else ""
         self.eos_text = self.text(vocab.eos) if vocab.eos >= 0 else ""
@@ -71,6 +76,26 @@ class Vocabulary:
         if piece is None:
             piece = self._pieces[token_id] = self._vocab.piece(token_id, special=False)
         return piece
+
+    def shown(self, token_id: int) -> bytes:
+        """The bytes of a token by itself, control tokens too; maybe half a character."""
+        shown = self._shown.get(token_id)
+        if shown is None:
+            shown = self._shown[token_id] = self._vocab.piece(token_id, special=True)
+        return shown
+
+    def piece_with(self, markers: Iterable[str]) -> Callable[[int], bytes]:
+        """Like `piece`, but these control tokens have their text, for whoever reads answers' structure by them."""
+        shown = {token_id: text.encode() for text in markers if (token_id := self.control_id(text)) is not None}
+        piece = self.piece
+        return (lambda token_id: shown.get(token_id) or piece(token_id)) if shown else piece
+
+    def control_id(self, text: str) -> int | None:
+        """The control token that this text is, None for any other text."""
+        if text not in self.control_texts:
+            return None
+        token_ids = self._vocab.tokenize(text.encode(), add_special=False, parse_special=True)
+        return token_ids[0] if len(token_ids) == 1 and not self.piece(token_ids[0]) else None
 
     def text(self, token_id: int) -> str:
         """A token by itself for people to read, control tokens too: for log-probabilities and templates."""
@@ -102,7 +127,32 @@ class Vocabulary:
 
     def encode_prompt(self, text: str) -> list[int]:
         """A raw prompt from outside, e.g. of `/v1/completions`: all of it is text, only BOS is added."""
-        return self._with_bos(self._tokenize(self.escape(text), parse_special=False))
+        return self._with_bos(self.encode_part(text))
+
+    def encode_part(self, text: str, *, goes_on: bool = False) -> list[int]:
+        """A text from outside that stands somewhere in a prompt. `goes_on`: it is not the beginning of a text."""
+        return self._tokenize(BREAK * goes_on + self.escape(text), parse_special=False)
+
+    def encode_parts(self, parts: Sequence[str | int], *, add_special: bool, parse_special: bool) -> list[int]:
+        """Texts and token ids from outside, put together. `add_special`: begins like a prompt, if with a text.
+        `parse_special`: control tokens in the texts count."""
+        token_ids: list[int] = []
+        for index, part in enumerate(parts):
+            if isinstance(part, int):
+                token_ids.append(part)
+            else:
+                text = part if parse_special else self.escape(part)
+                token_ids += self._tokenize(BREAK * (index > 0) + text, parse_special=parse_special)
+        begins_with_text = bool(parts) and isinstance(parts[0], str)
+        return self._with_bos(token_ids) if add_special and begins_with_text else token_ids
+
+    def encode_input(self, text: str) -> list[int]:
+        """A text to make an embedding of, with what the vocabulary puts around one (BOS; or CLS and SEP)."""
+        return self._vocab.tokenize(text.encode("utf-8", "replace"), add_special=True, parse_special=False)
+
+    def max_chars(self, num_tokens: int) -> int | None:
+        """No longer text fits so many tokens; None where that is not known."""
+        return None if self._max_token_bytes is None else num_tokens * self._max_token_bytes
 
     def _with_bos(self, token_ids: list[int]) -> list[int]:
         """Begin with BOS where the vocabulary wants one and a template did not write it already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,9 +78,13 @@ class SimulatedRunner:
     def length(self, seq_id: int) -> int:
         return len(self._held[seq_id].tokens) if seq_id in self._held else 0
 
+    def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
+        return True
+
     def add(self, request: Request) -> None:
+        assert request.sampling.grammar is None, "made-up tokens follow no grammar"
         self._live[request.request_id] = request
-        self._num_drawn[request.request_id] = 0
+        self._num_drawn[request.request_id] = request.num_output_tokens
 
     def remove(self, request_id: str) -> None:
         self._live.pop(request_id, None)

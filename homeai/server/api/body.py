@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from starlette.requests import Request
 
 from homeai.errors import InvalidRequest, Unsupported
+from homeai.server.unpack import unpack_gzip, unpack_zstd
 
 B = TypeVar("B", bound="Body")
 
 SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 JSON_WORDS: Final = {"model_type": "input should be an object", "dict_type": "input should be an object"}
+
+
+Unpack = Callable[[bytes, int], bytes]
+ENCODINGS: Final[Mapping[str, Unpack | None]] = {
+    **dict.fromkeys(("identity", "")),
+    **dict.fromkeys(("gzip", "x-gzip"), unpack_gzip),
+    "zstd": unpack_zstd,
+}
 
 
 class Body(BaseModel):
@@ -48,11 +58,15 @@ def documents(model: type[Body]) -> dict[str, object]:
 
 
 async def read_body(request: Request, model: type[B]) -> B:
-    """Raises `InvalidRequest` naming the field, `BodyTooLarge` while reading."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise Unsupported(f"content-encoding {encoding!r} is not supported: send the body as it is")
-    return parse_body(await request.body(), model)
+    """Raises `InvalidRequest` naming the field, `BodyTooLarge` while reading or unpacking."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ENCODINGS:
+        raise Unsupported(f"content-encoding {encoding!r} is not supported: send gzip, zstd, or the body as it is")
+    raw = await request.body()
+    unpack = ENCODINGS[encoding]
+    if unpack is not None:
+        raw = await asyncio.to_thread(unpack, raw, request.state.max_body_bytes)
+    return parse_body(raw, model)
 
 
 def parse_body(raw: bytes, model: type[B]) -> B:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from homeai.server.service import Caller
+from homeai.server.sources import OpenWebUIUser
 
 
 def caller_of(request: Request) -> Caller:
-    """The key from `Authorization: Bearer` or `X-Api-Key`."""
     headers = request.headers
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        token = headers.get("x-api-key", "")
-    address = request.client.host if request.client else None
-    state = request.state
     return Caller(
-        address, token.strip() or None, headers.get("x-homeai-source"), state.request_id, state.client_request_id
+        address=request.client.host if request.client else None,
+        token=_token(headers),
+        source_header=headers.get("x-homeai-source"),
+        request_id=request.state.request_id,
+        client_request_id=request.state.client_request_id,
+        openwebui=_openwebui_user(headers),
+        headers=headers,
     )
+
+
+def _token(headers: Headers) -> str | None:
+    """The key from `Authorization: Bearer`, `X-Api-Key`, or Azure's `api-key`."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = token if scheme.lower() == "bearer" else ""
+    candidates = given, headers.get("x-api-key", ""), headers.get("api-key", "")
+    return next((candidate.strip() for candidate in candidates if candidate.strip()), None)
+
+
+def _openwebui_user(headers: Headers) -> OpenWebUIUser | None:
+    """Names arrive percent-encoded."""
+    id, email = headers.get("x-openwebui-user-id"), headers.get("x-openwebui-user-email")
+    name = headers.get("x-openwebui-user-name")
+    if not (id or email or name):
+        return None
+    return OpenWebUIUser(id or None, email or None, unquote(name) if name else None)

@@ -20,10 +20,14 @@ MIN_PING_S = 0.1  # a client may ask for more of them, but not for all that we c
 
 
 class Dialect(Protocol):
-    """One answer in the words of one API. `ping` is sent into a long silence; None: nothing may be."""
+    """One answer in the words of one API."""
 
     content_type: str
-    ping: bytes | None
+
+    @property
+    def ping(self) -> bytes | None:
+        """What is sent into a long silence; None: nothing may be."""
+        ...
 
     def pieces(self, pieces: Iterable[Piece]) -> bytes:
         """All that one wake-up brought, as it goes out in one write."""

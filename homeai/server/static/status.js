@@ -25,6 +25,8 @@ const WAITS = {
 const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed",
   static: "static, one batch after another", window: "window, collect and then run a batch" };
 const ACCESS = { none: "no key needed", auto: "API key, except on this machine", keys: "API key" };
+const RULES = { key: "Key", header: "X-HomeAI-Source", openwebui: "Open WebUI’s", address: "Address", user: "User",
+  user_agent: "Program", else: "Anybody else" };
 const PINNED = { kept: "", waiting: ", not read yet", refused: ", left out" };
 const ORDER = { running: 0, preempted: 1, waiting: 2 };
 
@@ -96,6 +98,7 @@ function draw(status) {
   drawMemory(status);
   drawPins(status);
   drawPolicy(status);
+  drawRules(status);
   drawTotals(status.totals);
 }
 
@@ -209,6 +212,8 @@ function drawRequest(row, status, request) {
   write(field(row, "age"), duration(request.age_s));
   write(field(row, "prompt"), `${num(read)} / ${num(request.num_prompt_tokens)} read`);
   write(field(row, "answer"), `${num(request.num_output_tokens)} / ${num(request.max_tokens)} written`);
+  field(row, "text").hidden = !request.text;
+  write(field(row, "text"), request.text ?? "");
   fill(field(row, "prompt-bar"), share(read, request.num_prompt_tokens));
   fill(field(row, "answer-bar"), share(request.num_output_tokens, request.max_tokens));
 }
@@ -274,6 +279,16 @@ function drawPolicy(status) {
     write(field(row, "running"), num(entry.running));
     write(field(row, "waiting"), `${num(entry.waiting)} / ${num(entry.max_waiting)}`);
     write(field(row, "timeout"), duration(entry.queue_timeout_s));
+  });
+}
+
+// In the order in which they are looked at. The last one is for everybody else.
+function drawRules({ rules }) {
+  byId("rules-section").hidden = rules.length < 2;
+  const key = (rule) => [rule.by, rule.match, rule.source].join("\n");
+  reconcile(byId("rules"), byId("rule-row"), rules, key, (row, rule) => {
+    write(field(row, "rule"), `${RULES[rule.by] ?? rule.by} ${rule.match}`);
+    write(field(row, "asking"), `${rule.source} (${rule.class})`);
   });
 }
 

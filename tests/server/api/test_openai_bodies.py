@@ -11,8 +11,6 @@ from homeai.request import SamplingParams
 from homeai.server.api.body import parse_body
 from homeai.server.api.openai_bodies import ChatBody, CompletionBody
 
-TOOL = {"type": "function", "function": {"name": "f"}}
-
 
 def completion(**fields: object) -> CompletionBody:
     return parse_body(json.dumps({"prompt": "a"} | fields).encode(), CompletionBody)
@@ -89,36 +87,96 @@ def test_logprobs_count_the_alternatives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    "fields",
     [
-        ({"tools": [TOOL]}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": TOOL}, "tool_choice"),
-        ({"functions": [{}]}, "functions"),
-        ({"function_call": {"name": "f"}}, "function_call"),
+        *({"modalities": ["audio"]}, {"audio": {"voice": "x"}}, {"web_search_options": {}}, {"lora": [{"id": 0}]}),
+        *({"guided_json": {}}, {"guided_regex": "x"}, {"guided_choice": ["a"]}, {"structured_outputs": {"json": {}}}),
+        {"dynatemp_range": 0.5},
     ],
+    ids=str,
 )
-def test_tools_are_refused(fields: dict[str, object], param: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        chat(**fields).chat()
-    assert caught.value.param == param
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}, {"tool_choice": "auto"}]
-)
-def test_tools_that_are_not_to_be_used_are_no_obstacle(fields: dict[str, object]) -> None:
-    assert [message.content for message in chat(**fields).chat().messages] == ["a"]
-
-
-@pytest.mark.parametrize(
-    "fields", [{"response_format": {"type": "json_object"}}, {"modalities": ["audio"]}, {"grammar": "x"}]
-)
-def test_other_answers_than_text_are_refused(fields: dict[str, object]) -> None:
+def test_what_would_change_the_answer_and_cannot_be_done_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(Unsupported) as caught:
         chat(**fields)
     assert [caught.value.param] == list(fields)
+
+
+@pytest.mark.parametrize("fields", [{"dynatemp_range": 0, "dynatemp_exponent": 2.0}, {"top_n_sigma": -1}], ids=str)
+def test_filter_that_is_not_known_may_be_off(fields: dict[str, object]) -> None:
+    assert completion(**fields).ask().sampling == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("fields", "params"),
+    [
+        ({"typical_p": 0.9}, {"typical_p": 0.9}),
+        ({"typ_p": 0.9}, {"typical_p": 0.9}),
+        ({"typical_p": 1, "typ_p": None}, {}),
+        ({"xtc_probability": 0.5, "xtc_threshold": 0.2}, {"xtc_probability": 0.5, "xtc_threshold": 0.2}),
+        ({"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3}, None),
+        ({"dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", "--"]}, None),
+        ({"dry_base": 0}, {}),
+    ],
+    ids=str,
+)
+def test_rarer_filters_are_passed_on(fields: dict[str, object], params: dict[str, object] | None) -> None:
+    expected = params if params is not None else fields
+    if "dry_sequence_breakers" in expected:
+        expected = expected | {"dry_sequence_breakers": ("\n", "--")}
+    assert completion(**fields).ask().sampling == SamplingParams(**expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(ChatBody.ignored))
+def test_what_is_ignored_may_be_anything(name: str) -> None:
+    assert name not in ChatBody.model_fields
+    assert chat(**{name: {"any": ["thing"]}}).notes() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "noted"),
+    [
+        ({}, []),
+        ({"num_ctx": 8192}, ["num_ctx"]),
+        ({"options": {"num_ctx": 8192, "unknown": 1}}, ["num_ctx"]),
+        ({"options": [5]}, []),
+        ({"mirostat": 2, "mirostat_tau": 5.0}, ["mirostat", "mirostat_tau"]),
+        ({"keep_alive": "5m"}, ["keep_alive"]),
+        ({"keep_alive": None}, []),
+        ({"thinking_budget_tokens": 100}, ["thinking_budget_tokens"]),
+        ({"thinking_budget_tokens": 0}, []),
+        ({"thinking_budget_tokens": -1}, []),
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_is_said_b7(fields: dict[str, object], noted: list[str]) -> None:
+    notes = chat(**fields).notes()
+    assert [note.split()[0] for note in notes] == noted
+    assert all(note.isascii() for note in notes)
+
+
+@pytest.mark.parametrize("value", ["-1", "0", 0, -1, "5m", "24h", "-2m", 1800])
+def test_wish_to_stay_may_be_said_in_any_way_h9(value: object) -> None:
+    assert len(chat(keep_alive=value).notes()) == 1
+
+
+@pytest.mark.parametrize("value", ["banana", {}, True, "5 minutes"])
+def test_wish_to_stay_that_means_nothing_is_refused_h10(value: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(keep_alive=value)
+    assert caught.value.param == "keep_alive"
+
+
+def test_llama_servers_names_for_log_probabilities_and_time() -> None:
+    assert completion(n_probs=3).num_logprobs == chat(n_probs=3).num_logprobs == 3
+    assert completion(n_probs=3, logprobs=1).num_logprobs == 1
+    assert completion(n_probs=0).num_logprobs is None
+    assert completion(t_max_predict_ms=1500).ask().max_predict_s == 1.5
+    assert completion(t_max_predict_ms=0).ask().max_predict_s is None
+
+
+@pytest.mark.parametrize("n_predict", [-1, -2])
+def test_llama_servers_limits_mean_to_the_models_length(n_predict: int) -> None:
+    assert completion(n_predict=n_predict).ask().max_tokens is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""Text of an answer → its parts, while it comes: reasoning, text, calls of tools.
+
+Where the pieces of text are cut makes no difference. Held back is only what may become a mark.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from homeai.server.conversation import Tool
+from homeai.server.families.channels import Channels
+from homeai.server.families.syntax import ReplyFormat
+from homeai.server.families.tagged import Tagged
+from homeai.server.parts import Content, Part
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+class AnswerParser:
+    """Reads one answer. What looks like a call but is none (no such tool, no JSON) comes out as text.
+
+    `tools`: those that may be called; without any no calls are looked for. `begins_in_reasoning`: the prompt ended
+    inside it. Never raises, whatever the model writes.
+    """
+
+    def __init__(
+        self,
+        format: ReplyFormat,
+        tools: Sequence[Tool] = (),
+        *,
+        begins_in_reasoning: bool = False,
+        new_call_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        self._machine = (
+            Channels(tools, new_call_id)
+            if format.text_begin
+            else Tagged(format, tools, begins_in_reasoning, new_call_id)
+        )
+        self._is_plain = not (format.text_begin or format.reasoning or tools)
+
+    def push(self, text: str) -> list[Part]:
+        """The parts that this text completes, adds to or begins."""
+        if self._is_plain:
+            return [Content(text)] if text else []
+        return self._machine.push(text)
+
+    def finish(self) -> list[Part]:
+        """The answer is over: what was held back."""
+        return [] if self._is_plain else self._machine.finish()

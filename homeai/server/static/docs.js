@@ -1,0 +1,3 @@
+"use strict";
+
+SwaggerUIBundle({ url: "openapi.json", dom_id: "#docs", validatorUrl: null, persistAuthorization: false });

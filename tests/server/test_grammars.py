@@ -1,0 +1,345 @@
+"""From a chat to the grammar of its answer, in every family's way of writing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from homeai.errors import InvalidRequest, Unsupported
+from homeai.request import Grammar
+from homeai.server.conversation import AnswerFormat, Chat, Tool, ToolChoice
+from homeai.server.families import known
+from homeai.server.families.syntax import CallSyntax, ReplyFormat
+from homeai.server.grammars import grammar_for, grammar_of_answer
+from tests.server.writing import accepts, written
+
+WEATHER = Tool(
+    "get_weather",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
+        "required": ["city"],
+    },
+    path="tools[0]",
+)
+LAMP = Tool(
+    "get",  # the beginning of the other's name
+    parameters={
+        "type": "object",
+        "properties": {"room": {"$ref": "#/$defs/room"}, "scenes": {"type": "array", "items": {"type": "string"}}},
+        "required": ["room"],
+        "$defs": {"room": {"enum": ["küche", "bad"]}},
+    },
+    path="tools[1]",
+)
+NOW = Tool("now", path="tools[2]")
+TOOLS = (WEATHER, LAMP, NOW)
+ANSWER = AnswerFormat({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
+THINKER = replace(known.HERMES, reasoning=("<think>", "</think>"))
+FAMILIES = [family for family in vars(known).values() if isinstance(family, ReplyFormat)]
+
+
+def grammar(
+    format: ReplyFormat = known.HERMES, *, begun: bool = False, ids: dict[str, int] | None = None, **chat: Any
+) -> Grammar:
+    found = grammar_for(
+        Chat(messages=[], **chat), format, begins_in_reasoning=begun, marker_id=(ids or {}).get, notes=[]
+    )
+    assert found is not None
+    return found
+
+
+def call(syntax: CallSyntax, name: str, arguments: dict[str, Any]) -> str:
+    return syntax.before_name + name + syntax.before_arguments + written_as(syntax, arguments) + syntax.after_arguments
+
+
+def calls(syntax: CallSyntax, *named: tuple[str, dict[str, Any]]) -> str:
+    return syntax.begin + syntax.separator.join(call(syntax, *each) for each in named) + syntax.end
+
+
+def written_as(syntax: CallSyntax, arguments: dict[str, Any]) -> str:
+    if syntax.arguments == "json":
+        return json.dumps(arguments, ensure_ascii=False)
+    if syntax.arguments == "xml":
+        return "".join(
+            f"{syntax.before_key}{key}{syntax.before_value}"
+            f"{value if isinstance(value, str) else json.dumps(value)}{syntax.after_value}"
+            for key, value in arguments.items()
+        )
+    return braces(syntax, arguments)
+
+
+def braces(syntax: CallSyntax, value: Any) -> str:
+    if isinstance(value, str):
+        return f"{syntax.quote}{value}{syntax.quote}"
+    if isinstance(value, list):
+        return f"[{','.join(braces(syntax, each) for each in value)}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{braces(syntax, each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+# ---- who gets one -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chat", [{}, {"tools": TOOLS, "tool_choice": ToolChoice("none")}])
+def test_who_asks_for_nothing_gets_no_grammar(chat: dict[str, Any]) -> None:
+    assert (
+        grammar_for(Chat(messages=[], **chat), known.HERMES, begins_in_reasoning=False, marker_id=str.find, notes=[])
+        is None
+    )  # type: ignore[arg-type]
+
+
+def test_choice_of_a_tool_that_is_not_there_is_refused() -> None:
+    """G10"""
+    with pytest.raises(InvalidRequest, match=r"no tool 'b'.*'get_weather', 'get', 'now'") as info:
+        grammar(tools=TOOLS, tool_choice=ToolChoice("required", "b"))
+    assert info.value.param == "tool_choice"
+    with pytest.raises(InvalidRequest, match="no tools"):
+        grammar(tool_choice=ToolChoice("required"))
+
+
+# ---- calls, family by family ------------------------------------------------------------------------
+
+GOOD = [
+    [("get_weather", {"city": 'Rome <1> "x" \''})],
+    [("get_weather", {"city": "", "days": 2, "unit": "c"})],
+    [("get", {"room": "küche", "scenes": ["a", "b c"]})],
+    [("now", {})],
+]
+BAD = [
+    [("get_weather", {"days": 2})],
+    [("get_weather", {"city": "x", "unit": "k"})],
+    [("get_weather", {"city": "x", "days": "soon"})],
+    [("get", {"city": "x"})],
+    [("get", {"room": "garten"})],
+    [("forecast", {"city": "x"})],
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_calls_are_forced_as_the_family_writes_them(family: ReplyFormat) -> None:
+    for choice in ("auto", "required"):
+        source = grammar(family, tools=TOOLS, tool_choice=ToolChoice(choice)).source
+        for good in GOOD:
+            assert accepts(source, calls(family.calls, *good)), good
+        for bad in BAD:
+            assert not accepts(source, calls(family.calls, *bad)), bad
+        assert not accepts(source, "It is warm.")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_several_calls_unless_the_client_wants_one(family: ReplyFormat) -> None:
+    two = calls(family.calls, ("now", {}), ("get", {"room": "bad"}))
+    assert accepts(grammar(family, tools=TOOLS).source, two)
+    assert not accepts(grammar(family, tools=TOOLS, parallel_tool_calls=False).source, two)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_named_tool_and_no_other(family: ReplyFormat) -> None:
+    """G10: two tools whose names begin alike."""
+    source = grammar(family, tools=TOOLS, tool_choice=ToolChoice("required", "get")).source
+    assert accepts(source, calls(family.calls, ("get", {"room": "bad"})))
+    assert not accepts(source, calls(family.calls, ("get_weather", {"city": "x"})))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_with_tool_choice_auto_the_answer_is_free_until_a_call_begins(family: ReplyFormat) -> None:
+    found = grammar(family, tools=TOOLS)
+    assert found.triggers
+    beginning = calls(family.calls, ("get", {"room": "bad"}))
+    assert any(beginning.startswith(trigger) for trigger in found.triggers)
+    assert grammar(family, tools=TOOLS, tool_choice=ToolChoice("required")).triggers == ()
+
+
+@pytest.mark.parametrize(
+    "family", [known.QWEN_CODER, known.GLM, known.GEMMA, known.FUNCTION_GEMMA], ids=lambda f: f.name
+)
+def test_arguments_that_are_no_json_keep_to_their_schema(family: ReplyFormat) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-z]+$"},
+            "level": {"type": ["integer", "null"]},
+            "on": {"const": True},
+            "note": {"type": "string", "maxLength": 5},
+            "tree": {"$ref": "#/$defs/node"},
+            "any": {},
+        },
+        "required": ["name", "any"],
+        "$defs": {
+            "node": {"type": "object", "properties": {"in": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}
+        },
+    }
+    source = grammar(family, tools=(Tool("f", parameters=schema),), tool_choice=ToolChoice("required")).source
+    for good in (
+        {"name": "ab", "any": "text"},
+        {"name": "ab", "level": 3, "on": True, "note": "12345", "any": [1, "x", {"k": None}]},
+        {"name": "ab", "tree": {"in": [{}, {"in": []}]}, "any": {"k": "v"}},
+    ):
+        assert accepts(source, calls(family.calls, ("f", good))), good
+    for bad in (
+        {"name": "AB", "any": 1},
+        {"name": "ab"},
+        {"name": "ab", "on": False, "any": 1},
+        {"name": "ab", "note": "123456", "any": 1},
+    ):
+        assert not accepts(source, calls(family.calls, ("f", bad))), bad
+
+
+@pytest.mark.parametrize("family", [known.QWEN_CODER, known.GEMMA], ids=lambda family: family.name)
+def test_what_cannot_be_kept_in_unquoted_text_is_said(family: ReplyFormat) -> None:
+    notes: list[str] = []
+    tool = Tool("f", parameters={"type": "object", "properties": {"day": {"type": "string", "format": "date"}}})
+    grammar_for(
+        Chat(messages=[], tools=(tool,)), family, begins_in_reasoning=False, marker_id=lambda _: None, notes=notes
+    )
+    assert notes == ["format date is not enforced in this model's way to write calls"]
+
+
+def test_markers_that_are_control_tokens_are_named_by_their_ids() -> None:
+    source = grammar(known.MISTRAL, ids={"[TOOL_CALLS]": 5, "[ARGS]": 6}, tools=(NOW,)).source
+    assert '<[5]> "now" <[6]>' in source
+    assert "TOOL_CALLS" not in source
+
+
+def test_ids_of_control_tokens_are_taken_for_the_whole_text_only() -> None:
+    source = grammar(known.GPT_OSS, ids={"<|channel|>": 7, "<|message|>": 8}, tools=(NOW,)).source
+    assert '<[7]> "commentary to=functions.now <|constrain|>json" <[8]>' in source
+
+
+def test_random_calls_fit_their_tools() -> None:
+    source = grammar(tools=(LAMP,), tool_choice=ToolChoice("required"), parallel_tool_calls=False).source
+    head, tail = '<tool_call>\n{"name": "get", "arguments": ', "}\n</tool_call>"
+    for seed in range(20):
+        if (text := written(source, seed)) is not None:
+            arguments = json.loads(text.removeprefix(head).removesuffix(tail))
+            jsonschema.validate(arguments, LAMP.parameters)
+
+
+# ---- answers ----------------------------------------------------------------------------------------
+
+
+def test_answer_is_json_that_fits() -> None:
+    source = grammar(answer_format=ANSWER).source
+    assert accepts(source, '{"x": 3}')
+    for bad in ('{"x": "3"}', "{}", "x", '{"x": 3} and more', '```json\n{"x": 3}\n```'):
+        assert not accepts(source, bad)
+
+
+def test_any_object_is_an_object() -> None:
+    for source in (grammar(answer_format=AnswerFormat({})).source, grammar_of_answer(AnswerFormat({}), []).source):
+        assert accepts(source, '{"a": [1, {"b": null}]}')
+        assert not accepts(source, "[1]")
+
+
+def test_answer_or_a_call_where_both_are_asked_for() -> None:
+    source = grammar(tools=TOOLS, answer_format=ANSWER).source
+    assert accepts(source, '{"x": 3}')
+    assert accepts(source, calls(known.HERMES_CALLS, ("now", {})))
+    assert not accepts(source, "It is warm.")
+
+
+def test_required_call_goes_before_the_answers_format() -> None:
+    source = grammar(tools=TOOLS, tool_choice=ToolChoice("required"), answer_format=ANSWER).source
+    assert accepts(source, calls(known.HERMES_CALLS, ("now", {})))
+    assert not accepts(source, '{"x": 3}')
+
+
+def test_answers_format_is_kept_where_no_tool_may_be_called() -> None:
+    source = grammar(tools=TOOLS, tool_choice=ToolChoice("none"), answer_format=ANSWER).source
+    assert accepts(source, '{"x": 3}')
+    assert not accepts(source, calls(known.HERMES_CALLS, ("now", {})))
+
+
+# ---- reasoning --------------------------------------------------------------------------------------
+
+FORCED = [{"answer_format": ANSWER}, {"tools": (NOW,), "tool_choice": ToolChoice("required")}]
+ENDS = ['{"x": 3}', '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>']
+
+
+@pytest.mark.parametrize(("chat", "end"), list(zip(FORCED, ENDS, strict=True)), ids=["answer", "call"])
+def test_reasoning_is_free_until_its_end(chat: dict[str, Any], end: str) -> None:
+    begun = grammar(THINKER, begun=True, **chat).source
+    assert accepts(begun, f"Hm. <b> {{ </think>\n\n{end}")
+    assert accepts(begun, f"</think>{end}")
+    assert not accepts(begun, end)
+    not_begun = grammar(THINKER, **chat).source
+    assert accepts(not_begun, f"<think>Hm.</think>\n\n{end}")
+    assert accepts(not_begun, end)
+    assert not accepts(not_begun, f"Hm.</think>{end}")
+
+
+def test_who_wants_no_reasoning_gets_none() -> None:
+    source = grammar(THINKER, answer_format=ANSWER, thinks=False).source
+    assert accepts(source, '{"x": 3}')
+    assert not accepts(source, '<think>Hm.</think>{"x": 3}')
+
+
+def test_reasonings_end_may_be_a_control_token() -> None:
+    source = grammar(THINKER, begun=True, ids={"<think>": 11, "</think>": 12}, answer_format=ANSWER).source
+    assert "<[12]>" in source
+    assert "</think>" not in source
+
+
+def test_answer_stands_where_the_family_marks_it() -> None:
+    source = grammar(known.GPT_OSS, answer_format=ANSWER).source
+    assert accepts(source, '<|channel|>final<|message|>{"x": 3}')
+    assert accepts(
+        source, '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{"x": 3}'
+    )
+
+
+# ---- refusals, and grammars of the client's own -----------------------------------------------------
+
+
+def test_refusal_of_a_tools_schema_names_the_tool() -> None:
+    """G9"""
+    bad = replace(LAMP, parameters={"type": "object", "properties": {"a": {"not": {}}}})
+    with pytest.raises(Unsupported, match=r"tool 'get': the schema of tools\[1\], \$\.properties\.a\.not") as info:
+        grammar(tools=(WEATHER, bad))
+    assert info.value.param == "tools[1]"
+
+
+GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+ | "ä" # names\n'
+LARK = 'start: item ("," item)*\nitem: /[a-z]+/ | "ä"\n'
+
+
+@pytest.mark.parametrize("text", [GBNF, LARK])
+def test_own_grammar_is_gbnf_or_lark(text: str) -> None:
+    answer = AnswerFormat(grammar=text, path="grammar")
+    for source in (
+        grammar_of_answer(answer, []).source,
+        grammar(answer_format=answer).source,
+        grammar(THINKER, answer_format=answer, tools=TOOLS).source,
+    ):
+        assert accepts(source, "ab,ä,c")
+        assert not accepts(source, "ab,")
+    assert accepts(grammar(answer_format=answer, tools=TOOLS).source, calls(known.HERMES_CALLS, ("now", {})))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "root ::= (",
+        "root ::= nobody",
+        'item ::= "a"',
+        "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000,  # G7
+        "start: " + "(" * 60_000 + '"a"' + ")" * 60_000,
+        "start: nobody",
+        "start: /(/",
+        "x" * 300_000,
+    ],
+    ids=range(9),
+)
+def test_own_grammar_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        grammar_of_answer(AnswerFormat(grammar=text, path="grammar"), [])
+    assert info.value.param == "grammar"
+    assert info.value.message.startswith("grammar: ")
+    assert len(info.value.message) < 500

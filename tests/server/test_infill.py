@@ -1,0 +1,120 @@
+"""Prompts of texts with a gap: their layout, and what is left out when they are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.errors import NotSupported, PromptTooLong
+from homeai.server.infill import Gap, InfillPrompt, SourceFile, infill_prompt
+from tests.fim import fim_model
+
+ROOM = 1000
+
+
+@pytest.fixture(scope="module")
+def vocabulary(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
+    vocabulary = Vocabulary.load(fim_model(model_path, tmp_path_factory.mktemp("fim")))
+    yield vocabulary
+    vocabulary.close()
+
+
+def shown(vocabulary: Vocabulary, prompt: InfillPrompt) -> str:
+    return "".join(vocabulary.text(token_id) for token_id in prompt.token_ids)
+
+
+def words(number: int) -> str:
+    """Some `number` tokens, each another one."""
+    return "".join(f" {i}" for i in range(10, 10 + number // 3))
+
+
+def test_prefix_prompt_and_suffix_stand_around_the_gap(vocabulary: Vocabulary) -> None:
+    prompt = infill_prompt(vocabulary, Gap("def f(x):\n", "\nprint(f(1))\n", prompt="    ret"), ROOM)
+    assert shown(vocabulary, prompt) == ("<bos><fim_prefix>def f(x):\n    ret<fim_suffix>\nprint(f(1))\n<fim_middle>")
+    assert prompt.notes == []
+
+
+def test_files_stand_in_front_each_with_its_name(vocabulary: Vocabulary) -> None:
+    files = [SourceFile("a.py", "x = 1\n"), SourceFile("lib/b.py", "y = 2\n")]
+    prompt = infill_prompt(vocabulary, Gap("p", "s", files=files), ROOM)
+    assert shown(vocabulary, prompt) == (
+        "<bos><|fim_repo|>project\n<|file_sep|>a.py\nx = 1\n<|file_sep|>lib/b.py\ny = 2\n"
+        "<|file_sep|>file\n<fim_prefix>p<fim_suffix>s<fim_middle>"
+    )
+
+
+def test_control_tokens_in_anybodys_text_are_text(vocabulary: Vocabulary) -> None:
+    """F14, for code."""
+    text = "<fim_middle><|file_sep|><bos>"
+    gap = Gap(text, text, prompt=text, files=[SourceFile(text, text)])
+    token_ids = infill_prompt(vocabulary, gap, ROOM).token_ids
+    tokens = vocabulary.infill_tokens
+    assert tokens is not None
+    assert token_ids.count(tokens.middle) == 1
+    assert token_ids.count(vocabulary.begin_ids[0]) == 1
+    assert tokens.file is not None
+    assert token_ids.count(tokens.file) == 2
+
+
+def test_what_is_far_from_the_gap_is_left_out_first_and_said(vocabulary: Vocabulary) -> None:
+    files = [SourceFile("old.py", words(60)), SourceFile("new.py", words(60))]
+    gap = Gap("def f():\n", "\n", files=files)
+    num_tokens = len(infill_prompt(vocabulary, gap, ROOM).token_ids)
+    prompt = infill_prompt(vocabulary, gap, num_tokens - 1)
+    assert "new.py" in shown(vocabulary, prompt)
+    assert "old.py" not in shown(vocabulary, prompt)
+    assert prompt.notes == ["input_extra is too long for the context: only its last 1 of 2 count"]
+
+
+@pytest.mark.parametrize("room", [20, 50, 100])
+def test_prefix_keeps_its_end_and_suffix_its_beginning(vocabulary: Vocabulary, room: int) -> None:
+    prompt = infill_prompt(vocabulary, Gap(words(600) + " END", "BEGIN" + words(600), prompt=" now"), room)
+    assert len(prompt.token_ids) == room
+    text = shown(vocabulary, prompt)
+    assert " END now<fim_suffix>BEGIN" in text
+    assert text.startswith("<bos><fim_prefix>")
+    assert text.endswith("<fim_middle>")
+    assert [note.split()[0] for note in prompt.notes] == ["input_prefix", "input_suffix"]
+    suffix = prompt.token_ids[prompt.token_ids.index(vocabulary.infill_tokens.suffix) :]  # type: ignore[union-attr]
+    assert len(suffix) - 2 == (room - 5) // 4
+
+
+def test_a_short_prefix_leaves_its_room_to_the_suffix(vocabulary: Vocabulary) -> None:
+    prompt = infill_prompt(vocabulary, Gap("x", words(600)), 100)
+    assert len(prompt.token_ids) == 100
+    assert "<fim_prefix>x<fim_suffix> 10 11" in shown(vocabulary, prompt)
+
+
+def test_text_that_cannot_count_is_not_tokenised(vocabulary: Vocabulary) -> None:
+    """A megabyte would take a second."""
+    longest = vocabulary.max_chars(100)
+    assert longest is not None
+    prompt = infill_prompt(vocabulary, Gap("a " * 500_000, "b " * 500_000), 100)
+    assert len(prompt.token_ids) == 100
+    assert len(prompt.notes) == 2
+
+
+def test_a_prompt_that_is_too_long_alone_is_refused(vocabulary: Vocabulary) -> None:
+    with pytest.raises(PromptTooLong, match=r"\d+ tokens > 20 maximum"):
+        infill_prompt(vocabulary, Gap("", "", prompt=words(100)), 20)
+
+
+def test_a_model_without_the_tokens_says_so(model_path: Path) -> None:
+    vocabulary = Vocabulary.load(model_path)
+    with pytest.raises(NotSupported, match="no fill-in-the-middle tokens") as caught:
+        infill_prompt(vocabulary, Gap("a", "b"), ROOM)
+    assert caught.value.status == 501
+    vocabulary.close()
+
+
+def test_without_a_token_for_files_their_names_stand_as_text(model_path: Path, tmp_path: Path) -> None:
+    data = fim_model(model_path, tmp_path).read_bytes()
+    path = tmp_path / "no-files.gguf"
+    path.write_bytes(data.replace(b"<|fim_repo|>", b"<unused1003>").replace(b"<|file_sep|>", b"<unused1004>"))
+    vocabulary = Vocabulary.load(path)
+    prompt = infill_prompt(vocabulary, Gap("p", "s", files=[SourceFile("a.py", "x = 1\n")]), ROOM)
+    assert shown(vocabulary, prompt) == ("<bos>\n\n--- a.py ---\n\nx = 1\n<fim_prefix>p<fim_suffix>s<fim_middle>")
+    vocabulary.close()
