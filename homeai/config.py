@@ -32,6 +32,8 @@ from homeai.patterns import compiled
 # ---- kinds of value: the words of an error are drawn from these ------------------------------------
 
 INT32_MAX = 2**31 - 1  # what llama.cpp can count to
+_CLOCK = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
+HOURS = re.compile(rf"{_CLOCK}\s*-\s*{_CLOCK}")
 
 
 def _expanded(path: Path) -> Path:
@@ -62,9 +64,16 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _hours(text: str) -> str:
+    if HOURS.fullmatch(text) is None:
+        raise ValueError("not a part of a day")
+    return text
+
+
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 CountOrZero = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
 Name = Annotated[str, Field(min_length=1, description="a name, in quotes if it looks like a number")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -82,6 +91,11 @@ Network = Annotated[
 ]
 Networks = Annotated[tuple[Network, ...], Field(strict=False)]
 Patterns = Annotated[tuple[PatternText, ...], Field(strict=False)]
+Hours = Annotated[
+    str,
+    AfterValidator(_hours),
+    Field(description="a part of the day such as '07:00-23:00', in quotes; it may go over midnight"),
+]
 Address = Annotated[
     str,
     AfterValidator(_address),
@@ -217,6 +231,7 @@ class ClassConfig(Section):
     share_cap: Fraction = 1.0
     kv_cap: Fraction = 1.0
     thinks: bool | None = None
+    when_yielded: Literal["wait", "refuse"] = "refuse"
 
 
 class MatchConfig(Section):
@@ -264,6 +279,19 @@ class PinConfig(Section):
 
 
 class ResidencyConfig(Section):
+    policy: Literal["pinned", "idle", "schedule"] = "pinned"
+    idle_timeout_s: Positive = 900.0
+    hours: Hours = "07:00-23:00"
+    outside_hours: Literal["load", "refuse"] = "load"
+    drain_timeout_s: NotNegative = 30.0
+    share_gpu: Literal["auto", "on", "off"] = "auto"
+    max_other_gpu_gb: Positive | None = 4.0
+    min_free_gpu_gb: Positive | None = None
+    max_other_gpu_load: Fraction | None = None
+    gpu_notice_s: NotNegative = 3.0
+    gpu_quiet_s: Positive = 60.0
+    finish_classes: Names = ("voice",)
+    finish_timeout_s: NotNegative = 10.0
     load_timeout_s: Positive = 600.0
     heartbeat_timeout_s: Positive = 60.0
     max_restarts: CountOrZero = 5
@@ -292,7 +320,7 @@ DEFAULT_CLASSES: Mapping[str, ClassConfig] = {
     ),
     "interactive": ClassConfig(weight=4.0, max_waiting=64, queue_timeout_s=120.0, ttft_target_s=2.0, itl_target_s=0.2),
     "coding": ClassConfig(weight=2.0, max_waiting=64, queue_timeout_s=300.0, ttft_target_s=4.0, itl_target_s=0.5),
-    "background": ClassConfig(weight=1.0, max_waiting=256, queue_timeout_s=3600.0),
+    "background": ClassConfig(weight=1.0, max_waiting=256, queue_timeout_s=3600.0, when_yielded="wait"),
 }
 
 

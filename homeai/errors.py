@@ -13,6 +13,7 @@ HomeAIError
     │   └── Unsupported         400 unsupported_value
     ├── NotAuthenticated        401 invalid_api_key
     ├── HostNotAllowed          403 host_not_allowed
+    ├── NotPermitted            403 admin_key_required
     ├── NotFound                404 not_found
     ├── ModelNotFound           404 model_not_found
     ├── RequestTimeout          408 request_timeout
@@ -24,7 +25,9 @@ HomeAIError
     │   └── QuotaExceeded       429 insufficient_quota    (Retry-After)
     └── NotReady                503 service_unavailable   (Retry-After)
         ├── QueueTimeout        503 queue_timeout
-        └── EngineDied          503 engine_died
+        ├── EngineDied          503 engine_died
+        ├── GPUUnavailable      503 gpu_unavailable
+        └── Yielded             503 gpu_yielded
 """
 
 from __future__ import annotations
@@ -102,6 +105,7 @@ class PromptTooLong(InvalidRequest):
             param=param,
         )
         self.num_prompt_tokens = num_prompt_tokens
+        self.at_least = at_least
         self.max_tokens = max_tokens
 
     @property
@@ -131,6 +135,14 @@ class HostNotAllowed(RequestError):
     status = 403
     type = "permission_error"
     code = "host_not_allowed"
+
+
+class NotPermitted(RequestError):
+    """Whoever asks may ask for answers, but not for this."""
+
+    status = 403
+    type = "permission_error"
+    code = "admin_key_required"
 
 
 class ModelNotFound(RequestError):
@@ -203,3 +215,15 @@ class EngineDied(NotReady):
     """The engine child ended while the request was in it."""
 
     code = "engine_died"
+
+
+class GPUUnavailable(NotReady):
+    """The device is gone, or has no room. Nothing is computed on another one instead."""
+
+    code = "gpu_unavailable"
+
+
+class Yielded(NotReady):
+    """The device is lent to other programs."""
+
+    code = "gpu_yielded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,16 @@ class GPU:
 
 
 @dataclass(frozen=True, slots=True)
+class GPUProcess:
+    """Who uses the GPU: how much of its memory, and which part of its time (0…1) lately."""
+
+    pid: int
+    name: str
+    used_bytes: int
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     total_bytes: int
     available_bytes: int
@@ -27,6 +38,10 @@ class Probe(Protocol):
 
     def gpu(self) -> GPU | None:
         """The first GPU, or None: no GPU, no driver, or a driver in trouble."""
+        ...
+
+    def gpu_processes(self) -> list[GPUProcess] | None:
+        """All who use the first GPU, ourselves too; None when that cannot be known."""
         ...
 
     def rss_bytes(self, pid: int | None = None) -> int:
@@ -47,6 +62,9 @@ class MachineProbe:
     def gpu(self) -> GPU | None:
         return self._nvml.read() if self._nvml else None
 
+    def gpu_processes(self) -> list[GPUProcess] | None:
+        return self._nvml.processes() if self._nvml else None
+
     def rss_bytes(self, pid: int | None = None) -> int:
         try:
             return int(psutil.Process(pid).memory_info().rss)
@@ -62,6 +80,7 @@ class _NVML:
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         self._name = str(pynvml.nvmlDeviceGetName(self._handle))
+        self._seen_at = 0  # microseconds, as NVML tells it
 
     def read(self) -> GPU | None:
         try:
@@ -70,6 +89,35 @@ class _NVML:
         except self._api.NVMLError:
             return None
         return GPU(self._name, int(memory.used), int(memory.total), busy.gpu / 100)
+
+    def processes(self) -> list[GPUProcess] | None:
+        """A process that draws and computes is listed twice, with the same memory."""
+        try:
+            running = self._api.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._api.NVMLError:
+            return None
+        with contextlib.suppress(self._api.NVMLError):  # cards without a screen do not draw
+            running = [*running, *self._api.nvmlDeviceGetGraphicsRunningProcesses(self._handle)]
+        used = {int(process.pid): int(process.usedGpuMemory or 0) for process in running}
+        busy = self._busy()
+        return [GPUProcess(pid, _process_name(pid), num_bytes, busy.get(pid, 0.0)) for pid, num_bytes in used.items()]
+
+    def _busy(self) -> dict[int, float]:
+        """Which part of the time since the last call each process kept it busy; empty when nobody did, or none tell."""
+        try:
+            samples = self._api.nvmlDeviceGetProcessUtilization(self._handle, self._seen_at)
+        except self._api.NVMLError:
+            return {}
+        self._seen_at = max((int(sample.timeStamp) for sample in samples), default=self._seen_at)
+        return {int(sample.pid): sample.smUtil / 100 for sample in samples}
+
+
+def _process_name(pid: int) -> str:
+    """As people know it; of another container nothing but its number is known."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "a program"
 
 
 def _open_nvml() -> _NVML | None:

@@ -52,6 +52,9 @@ class Buffers:
     device_compute: int
     host_compute: int
 
+    def scaled(self, factor: float) -> Buffers:
+        return Buffers(int(self.kv * factor), int(self.device_compute * factor), int(self.host_compute * factor))
+
 
 @dataclass(frozen=True, slots=True)
 class StepSize:

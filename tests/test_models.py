@@ -49,7 +49,9 @@ def test_reference_is_owner_repository_and_quant(text: str, expected: Reference)
     assert Reference.parse(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "model", "a/b/c", "/srv/model.gguf", "models/x.gguf", "../x/y", "a/..", "a/b:c d"])
+@pytest.mark.parametrize(
+    "text", ["", "model", "a/b/c", "/srv/model.gguf", "models/x.gguf", "../x/y", "a/..", "a/b:c d"]
+)
 def test_path_is_no_reference(text: str) -> None:
     assert Reference.parse(text) is None
 
@@ -245,3 +247,25 @@ def test_unknown_model_is_told(run: Run) -> None:
     code, _, err = run("models", "rm", "parrot")
     assert (code, err.count("\n")) == (1, 1)
     assert "no model 'parrot'" in err
+
+
+@pytest.mark.parametrize("command", ["pull", "plan", "models list", "models rm"])
+def test_every_command_explains_itself(command: str, run: Run) -> None:
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0
+    assert "Usage:" in out
+
+
+def test_plan_says_what_a_model_takes(run: Run, model_path: Path) -> None:
+    code, out, _ = run("plan", str(model_path), "--set", "scheduler.kv_cells=4096")
+    assert code == 0
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert "235 MiB" in lines["weights"]
+    assert "72 MiB" in lines["kv"]
+
+
+def test_plan_refuses_in_one_line(run: Run, model_path: Path) -> None:
+    code, out, err = run("plan", str(model_path), "--set", "scheduler.kv_cells=100000000", "--set", "model.fit=strict")
+    assert (code, out) == (1, "")
+    assert "does not fit: it needs" in err
+    assert err.count("\n") == 1

@@ -24,4 +24,5 @@ class Ask:
     stop: Sequence[str] = ()
     n: int = 1
     cache_prompt: bool = True
+    keep_alive_s: float | None = None  # how long the model is to stay loaded after it: 0 not at all, infinity for good
     user: str | None = None  # who asks, where nothing better says so

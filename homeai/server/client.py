@@ -3,6 +3,10 @@
 A request is live here from `submit` until the engine says that it ended (or the engine is gone, or had not heard
 of it yet); then, once, its `Record` goes to `on_finished`, at the latest when its reader has read its end: a stop
 string in what is still unread cuts the counts. Nobody listening any more does not end it: `abort` does.
+
+A live request is in the engine, or waits for it: held here (its class is paused, or the engine is about to end),
+on its way back from an engine that is gone (`comeback.py`), or kept by the supervisor until an engine is ready. Its
+class's `queue_timeout_s` bounds that wait, and the engine bounds the one inside.
 """
 
 from __future__ import annotations
@@ -10,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -34,6 +38,11 @@ from homeai.request import FinishReason, SampledToken
 from homeai.server.admission import Door
 from homeai.server.comeback import Comeback
 from homeai.server.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from homeai.server.text import Text
+
+Again = Callable[["Text"], Awaitable[list[AddRequest]]]
 
 MAX_BUFFERED_TOKENS = 4096  # of a request whose client does not read
 
@@ -58,6 +67,7 @@ class Generation:
     shown_text: str | None = None  # the end of its text, for the status page; None: nobody may look at it
     cut_off: bool = False  # by the server, not by its client
     is_leaving: bool = False  # the engine was told to end it, and has not said so yet
+    is_moving: bool = False  # the engine was told to give it back, and has not said so yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ class Stream:
         """`on_read` is told when the end of a generation was read, and dealt with."""
         self.generations = generations
         self._on_read = on_read
+        self.again: Again | None = None  # how its prompts are made for another model
         self._choice = {generation.add.request_id: i for i, generation in enumerate(generations)}
         self._events: deque[TokenEvent] = deque()
         self._error: RequestError | None = None
@@ -95,6 +106,11 @@ class Stream:
     @property
     def request_ids(self) -> list[str]:
         return list(self._choice)
+
+    @property
+    def has_begun(self) -> bool:
+        """The engine was, or is, at work for it."""
+        return any(generation.started_at is not None for generation in self.generations)
 
     @property
     def num_buffered(self) -> int:
@@ -159,6 +175,7 @@ class Stream:
 class _Live:
     generation: Generation
     stream: Stream
+    patience: asyncio.TimerHandle | None = None  # ends it if it still waits for an engine then
 
 
 @dataclass(eq=False, slots=True)
@@ -176,6 +193,10 @@ class EngineClient:
     _unread: dict[str, Record] = field(default_factory=dict)  # ended, and its reader may still find a stop string
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _comeback: Comeback = field(default_factory=Comeback)
+    _held: dict[str, None] = field(default_factory=dict)  # in the order in which they are let in
+    _is_shut: bool = False
+    _begun_may_end: bool = False  # although it is shut
+    _paused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.supervisor.on_message = self.handle
@@ -185,6 +206,19 @@ class EngineClient:
     @property
     def live(self) -> list[Generation]:
         return [live.generation for live in self._live.values()]
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """Classes whose requests wait, whatever there is room for."""
+        return frozenset(self._paused)
+
+    def waits(self, request_id: str) -> bool:
+        """No engine has it."""
+        return request_id in self._held or self.supervisor.has_unsent(request_id) or self._comeback.holds(request_id)
 
     # ---- down ------------------------------------------------------------------------------------
 
@@ -201,14 +235,37 @@ class EngineClient:
         for generation in stream.generations:
             self._live[generation.add.request_id] = _Live(generation, stream)
             self.door.enter(fairness_class, now)
-        if self._comeback.is_under_way:
-            self._comeback.join(stream.request_ids)
-        else:
-            self._send(stream.request_ids)
-        if self.supervisor.ready is None:
-            timeout_s = self.queue_timeouts_s[fairness_class]
-            asyncio.get_running_loop().call_later(timeout_s, self._withdraw, stream.request_ids, FinishReason.TIMEOUT)
+        self._let_in(stream.request_ids)
+        for request_id in stream.request_ids:
+            if self.waits(request_id):
+                self._be_patient(request_id)
         return stream
+
+    def _let_in(self, request_ids: Sequence[str]) -> None:
+        """Those of one class, or of several."""
+        free = [request_id for request_id in request_ids if not self._is_kept_out(request_id)]
+        self._held.update(dict.fromkeys(request_id for request_id in request_ids if request_id not in free))
+        if self._comeback.is_under_way and free:
+            self._comeback.join(free)
+        else:
+            self._send(free)
+
+    def _is_kept_out(self, request_id: str) -> bool:
+        """A stream moves as a whole, and one that has begun is not stopped by a pause of its class."""
+        live = self._live[request_id]
+        if live.stream.has_begun:
+            return self._is_shut and not self._begun_may_end
+        return self._is_shut or live.generation.add.fairness_class in self._paused
+
+    def _be_patient(self, request_id: str) -> None:
+        """From now on it waits for an engine, for as long as its class does."""
+        live = self._live[request_id]
+        if live.patience is not None:
+            live.patience.cancel()
+        timeout_s = self.queue_timeouts_s[live.generation.add.fairness_class]
+        live.patience = asyncio.get_running_loop().call_later(
+            timeout_s, self._withdraw, [request_id], FinishReason.TIMEOUT
+        )
 
     def abort(self, stream: Stream) -> None:
         """The client left: end whatever of its stream is live, in whatever state. A repeat is harmless."""
@@ -244,6 +301,98 @@ class EngineClient:
         elif request_id in self._unread:
             self._unread[request_id] = replace(self._unread[request_id], finish_reason=FinishReason.STOP)
 
+    # ---- the engine is about to end, or a class is to wait -----------------------------------------
+
+    def shut(self, *, begun_may_end: bool) -> None:
+        """Nobody gets into the engine until `open`; who comes waits. `begun_may_end`: but what has begun."""
+        self._is_shut, self._begun_may_end = True, begun_may_end
+
+    def open(self) -> None:
+        """Let in who waited."""
+        self._is_shut = False
+        self._release()
+
+    def pause(self, fairness_class: str) -> None:
+        """What has begun goes on; what comes, or waits here, waits until `resume`."""
+        self._paused.add(fairness_class)
+        self.take_back(g.add.request_id for g in self.not_begun if g.add.fairness_class == fairness_class)
+
+    def resume(self, fairness_class: str) -> None:
+        self._paused.discard(fairness_class)
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held = list(self._held), {}
+        self._let_in(held)
+
+    @property
+    def inside(self) -> list[Generation]:
+        """Those that the engine has."""
+        return [live.generation for request_id, live in self._live.items() if self._is_inside(request_id)]
+
+    @property
+    def not_begun(self) -> list[Generation]:
+        """Those that the engine has, of streams of which it has computed nothing."""
+        return [generation for generation in self.inside if not self._live[generation.add.request_id].stream.has_begun]
+
+    @property
+    def streams(self) -> list[Stream]:
+        """Of all live requests, each once."""
+        return list({id(live.stream): live.stream for live in self._live.values()}.values())
+
+    def take_back(self, request_ids: Iterable[str]) -> None:
+        """The engine gives them back, with the tokens that they have, and they wait here."""
+        moving = [request_id for request_id in request_ids if self._is_inside(request_id)]
+        for request_id in moving:
+            self._live[request_id].generation.is_moving = True
+        if moving:
+            self.supervisor.send(AbortRequests(moving))
+
+    async def emptied(self) -> None:
+        """Return when the engine has nobody."""
+        while self.inside:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def given_back(self) -> None:
+        """Return when all whom `take_back` asked for are here, or have ended."""
+        while any(live.generation.is_moving for live in self._live.values()):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def cut_off_inside(self) -> None:
+        """The server ends what is in the engine; clients are told."""
+        inside = [generation.add.request_id for generation in self.inside]
+        for request_id in inside:
+            self._live[request_id].generation.cut_off = True
+        self._abort(inside)
+
+    def replace(self, generation: Generation, add: AddRequest) -> None:
+        """It waits, and asks for something else now."""
+        assert self.waits(generation.add.request_id), "what an engine has is what it was given"
+        generation.add = add
+
+    def refuse(self, stream: Stream, error: RequestError) -> None:
+        """It waits, and cannot be served any more."""
+        self._end_waiting((r for r in stream.request_ids if r in self._live), FinishReason.ERROR, error)
+
+    def refuse_waiting(self, error: RequestError) -> None:
+        """Nobody comes for those who wait here."""
+        self._end_waiting(list(self._held), FinishReason.ERROR, error)
+
+    def _is_inside(self, request_id: str) -> bool:
+        return not self.waits(request_id)
+
+    def _give_back(self, request_id: str) -> None:
+        """It is out of the engine, and stays live."""
+        self._live[request_id].generation.is_moving = False
+        self._passed(request_id)
+        self._held[request_id] = None
+        self._be_patient(request_id)
+        self._ended.set()
+        if not self._is_kept_out(request_id):
+            self._release()
+
     def _abort(self, request_ids: list[str]) -> None:
         """Those that the engine never heard of end here and now, the others when it says so."""
         withdrawn = self._withdraw(request_ids, FinishReason.ABORT)
@@ -253,11 +402,20 @@ class EngineClient:
             self.supervisor.send(AbortRequests(known))
 
     def _withdraw(self, request_ids: Iterable[str], reason: FinishReason) -> list[str]:
+        return self._end_waiting(request_ids, reason)
+
+    def _end_waiting(
+        self, request_ids: Iterable[str], reason: FinishReason, error: RequestError | None = None
+    ) -> list[str]:
+        """Those of them that no engine has."""
         request_ids = list(request_ids)
+        held = [request_id for request_id in request_ids if request_id in self._held]
+        for request_id in held:
+            del self._held[request_id]
         kept = [request_id for request_id in request_ids if self._comeback.withdraw(request_id)]
-        withdrawn = kept + self.supervisor.withdraw(request_ids)
+        withdrawn = held + kept + self.supervisor.withdraw(request_ids)
         for request_id in withdrawn:
-            self._end(request_id, reason)
+            self._end(request_id, reason, error=error)
         return withdrawn
 
     # ---- up --------------------------------------------------------------------------------------
@@ -280,6 +438,7 @@ class EngineClient:
         """The engine is gone, and with it everything that was in it."""
         self.last_step = None
         self._comeback.clear()
+        self._held.clear()
         for request_id in list(self._live):
             self._end(request_id, FinishReason.ERROR, error=error)
 
@@ -295,18 +454,24 @@ class EngineClient:
                 self._end(request_id, FinishReason.STOP)
             elif generation.is_leaving:
                 self._end(request_id, FinishReason.ABORT)
-            elif not self.supervisor.has_unsent(request_id):
+            elif request_id not in self._held and not self.supervisor.has_unsent(request_id):
+                generation.is_moving = False
                 inside.append(generation)
         inside.sort(key=lambda g: self.queue_timeouts_s[g.add.fairness_class])  # who has least patience comes first
+        was_tried = not any(map(self.supervisor.has_unsent, self._comeback.on_trial))  # else nobody reached it
         blamed = self._comeback.engine_died(
             [g.add.request_id for g in inside if g.started_at is not None],
             [g.add.request_id for g in inside if g.started_at is None],
-            by_itself=by_itself,
+            by_itself=by_itself and was_tried,
         )
         if blamed is not None:
             message = f"this request ended the engine twice, and is not tried again: {reason}"
             self._end(blamed, FinishReason.ERROR, error=PoisonedRequest(message))
         self._let_back()
+        for generation in inside:
+            if (request_id := generation.add.request_id) in self._live:
+                self._be_patient(request_id)
+        self._ended.set()
 
     def _let_back(self) -> None:
         self._send(self._comeback.next())
@@ -328,7 +493,12 @@ class EngineClient:
         self.last_step = message.stats
         self._take_tokens(message, time.monotonic() - message.stats.step_s)
         for finished in message.finished:
-            self._end(finished.request_id, finished.finish_reason, finished=finished)
+            generation = self._live[finished.request_id].generation
+            is_given_back = generation.is_moving and not (generation.is_leaving or generation.stopped)
+            if is_given_back and finished.finish_reason is FinishReason.ABORT:
+                self._give_back(finished.request_id)
+            else:
+                self._end(finished.request_id, finished.finish_reason, finished=finished)
         for progress in message.progress or ():
             self._live[progress.request_id].generation.progress = progress
         self.on_step(message.stats)
@@ -376,6 +546,8 @@ class EngineClient:
     ) -> None:
         """The only place where a request stops being live."""
         live = self._live.pop(request_id)
+        if live.patience is not None:
+            live.patience.cancel()
         self._ended.set()
         self._passed(request_id)
         generation, stream = live.generation, live.stream
@@ -383,8 +555,10 @@ class EngineClient:
         self.door.leave(fairness_class, started=generation.started_at is not None)
         now = time.monotonic()
         if reason is FinishReason.TIMEOUT:
+            why = "" if self.supervisor.ready else f"; {self.supervisor.not_ready().message}"
+            waited_s = now - generation.add.arrival_at
             error = QueueTimeout(
-                f"waited {now - generation.add.arrival_at:.0f} s in the queue, the longest for class {fairness_class}",
+                f"waited {waited_s:.0f} s in the queue, the longest for class {fairness_class}{why}",
                 retry_after_s=self.door.retry_after_s(fairness_class, now),
             )
         if reason is FinishReason.ABORT and generation.cut_off:

@@ -38,6 +38,10 @@ class Comeback:
     def is_under_way(self) -> bool:
         return bool(self._on_trial or self._queue)
 
+    @property
+    def on_trial(self) -> list[str]:
+        return list(self._on_trial)
+
     def join(self, request_ids: Iterable[str]) -> None:
         """Newcomers come after those who are on their way back: else one of them could be mistaken for the culprit."""
         self._queue.append(list(request_ids))
@@ -64,6 +68,10 @@ class Comeback:
                 self._queue = deque(filter(None, self._queue))
                 return True
         return False
+
+    def holds(self, request_id: str) -> bool:
+        """It is to come back later: no engine has it."""
+        return any(request_id in group for group in self._queue)
 
     def clear(self) -> None:
         """Nobody comes back."""

@@ -1,60 +1,28 @@
-"""Texts → vectors, for all API families: checked and tokenised here, computed in a child process of its own.
-
-The child is started by the first request and ended when nobody asked for a while. One input is computed at a time;
-requests take turns, so that one with a thousand inputs does not keep a single one waiting for all of them.
-"""
+"""Texts → vectors, for all API families: checked and tokenised here, computed in a child process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.config import Config, EmbeddingsConfig
 from homeai.embedding.messages import LoadEmbedder
-from homeai.errors import (
-    InvalidRequest,
-    ModelLoadError,
-    ModelNotFound,
-    NotReady,
-    PromptTooLong,
-    RequestError,
-    TooManyRequests,
-)
+from homeai.errors import InvalidRequest, ModelLoadError, ModelNotFound, NotReady, PromptTooLong
 from homeai.server.child import engine_environment
 from homeai.server.embedding_child import RETRY_AFTER_S, EmbeddingChild
+from homeai.server.embedding_queue import Child, EmbeddingQueue, StartChild
 from homeai.server.text import Text
 
-log = logging.getLogger("homeai")
-
 MAX_INPUTS: Final = 2048  # OpenAI's
-BUSY_RETRY_AFTER_S: Final = 2.0
-
 OWN_POOLINGS: Final = {1: "mean", 2: "cls", 3: "last"}  # as a GGUF says it
 
 Input = str | list[int]
-
-
-class Child(Protocol):
-    """A process that makes one vector at a time. Raises `NotReady` when it cannot, and is closed then."""
-
-    @property
-    def pid(self) -> int: ...
-
-    async def embed(self, token_ids: list[int]) -> bytes: ...
-
-    async def close(self) -> None: ...
-
-
-StartChild = Callable[[LoadEmbedder], Awaitable[Child]]
 
 
 class Embedded(NamedTuple):
@@ -71,29 +39,16 @@ class Embedded(NamedTuple):
         return [np.frombuffer(vector, np.float32).tolist() for vector in self.vectors]
 
 
-@dataclass(eq=False, slots=True)
-class _Job:
-    """One request's inputs, computed from the first to the last."""
-
-    inputs: list[list[int]]
-    done: asyncio.Future[list[bytes]]
-    vectors: list[bytes] = field(default_factory=list)
-
-
 class Embeddings:
-    """One per daemon. Runs on the event loop; the one task that talks to the child is `_work`."""
+    """One per daemon."""
 
     def __init__(self, config: EmbeddingsConfig, resident: Path, start_child: StartChild) -> None:
         """`resident` is the file that chats run on: without a model of their own, embeddings come from it."""
         self._config = config
         self._path = config.model or resident
         self._is_resident = config.model is None
-        self._start_child = start_child
-        self._vocabulary: asyncio.Future[Vocabulary] | None = None
-        self._jobs: deque[_Job] = deque()
-        self._news = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
-        self._child: Child | None = None
+        self._own_vocabulary: asyncio.Future[Vocabulary] | None = None
+        self.queue = EmbeddingQueue(start_child, max_waiting=config.max_waiting, idle_timeout_s=config.idle_timeout_s)
 
     @classmethod
     def of(cls, config: Config, resident: Path) -> Embeddings:
@@ -109,16 +64,13 @@ class Embeddings:
         return cls(config.embeddings, resident, start)
 
     def name(self, text: Text) -> str:
+        """What the model is called that makes them; `text` is the resident model's."""
         return text.name if self._is_resident else self._config.name or self._path.stem
-
-    @property
-    def child_pid(self) -> int | None:
-        return self._child.pid if self._child else None
 
     async def embed(
         self, text: Text, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
     ) -> Embedded:
-        """The vectors of `inputs`, in their order; `text` is the resident model's.
+        """The vectors of `inputs`, in their order.
 
         `dimensions` keeps so many of each vector's first numbers. Raises `InvalidRequest`, `PromptTooLong`,
         `ModelNotFound`, `TooManyRequests` before anything is computed; `NotReady` when the child cannot.
@@ -130,7 +82,7 @@ class Embeddings:
             raise InvalidRequest("input is empty: at least one text is needed", param="input")
         if len(inputs) > MAX_INPUTS:
             raise InvalidRequest(f"input has too many texts: {len(inputs)} > {MAX_INPUTS} maximum", param="input")
-        vocabulary = await self._load_vocabulary()
+        vocabulary = await self._vocabulary(text)
         num_dims = _num_dims(vocabulary)
         if dimensions is not None and not 1 <= dimensions <= num_dims:
             raise InvalidRequest(
@@ -138,31 +90,25 @@ class Embeddings:
             )
         size = sum(map(len, inputs))
         token_ids = await text.run(size, lambda: [self._encode(vocabulary, i, one) for i, one in enumerate(inputs)])
-        vectors = await self._compute(token_ids)
+        vectors = await self.queue.compute(token_ids, self._load(vocabulary))
         if dimensions is not None and dimensions < num_dims:
             vectors = [_shortened(vector, dimensions) for vector in vectors]
         return Embedded(name, vectors, sum(map(len, token_ids)), self._notes(name, vocabulary))
 
-    def _notes(self, name: str, vocabulary: Vocabulary) -> list[str]:
-        if not self._is_resident:
-            return []
-        pooling = self._config.pooling if self._config.pooling != "auto" else _own_pooling(vocabulary)
-        return [f"embeddings.model is not set: these come from {name}, pooling {pooling}"]
+    async def close(self) -> None:
+        await self.queue.close()
 
-    # ---- checked and tokenised -----------------------------------------------------------------------
-
-    async def _load_vocabulary(self) -> Vocabulary:
-        """Read once, by whoever comes first; half a second."""
-        if self._vocabulary is None:
-            self._vocabulary = asyncio.ensure_future(asyncio.to_thread(Vocabulary.load, self._path))
+    async def _vocabulary(self, text: Text) -> Vocabulary:
+        """The resident model's, or the other one's: read once, by whoever comes first; half a second."""
+        if self._is_resident:
+            return text.vocabulary
+        if self._own_vocabulary is None:
+            self._own_vocabulary = asyncio.ensure_future(asyncio.to_thread(Vocabulary.load, self._path))
         try:
-            return await asyncio.shield(self._vocabulary)
+            return await asyncio.shield(self._own_vocabulary)
         except ModelLoadError as error:
-            self._vocabulary = None  # the file may be put right
+            self._own_vocabulary = None  # the file may be put right
             raise NotReady(f"embeddings are not available: {error}", retry_after_s=RETRY_AFTER_S) from None
-
-    def _max_tokens(self, vocabulary: Vocabulary) -> int:
-        return min(self._config.max_tokens, vocabulary.n_ctx_train or self._config.max_tokens)
 
     def _encode(self, vocabulary: Vocabulary, index: int, text: Input) -> list[int]:
         """Raises `InvalidRequest`, `PromptTooLong`."""
@@ -184,73 +130,7 @@ class Embeddings:
                 )
         return token_ids
 
-    # ---- computed ------------------------------------------------------------------------------------
-
-    async def _compute(self, token_ids: list[list[int]]) -> list[bytes]:
-        limit = self._config.max_waiting
-        if len(self._jobs) >= limit:
-            raise TooManyRequests(
-                f"{len(self._jobs)} requests wait for embeddings, {limit} maximum", retry_after_s=BUSY_RETRY_AFTER_S
-            )
-        job = _Job(token_ids, asyncio.get_running_loop().create_future())
-        self._jobs.append(job)
-        self._news.set()
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        try:
-            return await job.done
-        finally:
-            if job in self._jobs:  # its client left
-                self._jobs.remove(job)
-
-    async def _work(self) -> None:
-        """Until nobody asks for a while: an input of each request in turn."""
-        try:
-            while self._jobs or await self._comes_news():
-                await self._turn(self._jobs.popleft())
-        finally:
-            await self._end_child()
-
-    async def _comes_news(self) -> bool:
-        """False when nobody came for long, and the child is ended."""
-        self._news.clear()
-        try:
-            async with asyncio.timeout(self._config.idle_timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            log.info("embeddings: nobody asked for %.0f s, the process ends", self._config.idle_timeout_s)
-            await self._end_child()
-        return bool(self._jobs)
-
-    async def _turn(self, job: _Job) -> None:
-        """The next input of a request; it goes behind the others then."""
-        try:
-            job.vectors.append(await self._vector(job.inputs[len(job.vectors)]))
-        except NotReady as error:
-            log.warning("%s", error.message)
-            _fail(job, error)
-        except Exception:
-            log.exception("embeddings are broken; their process starts again")
-            await self._end_child()
-            _fail(job, RequestError("the embeddings could not be computed"))
-        if job.done.done():  # failed, or its client left
-            return
-        if len(job.vectors) == len(job.inputs):
-            job.done.set_result(job.vectors)
-        else:
-            self._jobs.append(job)
-
-    async def _vector(self, token_ids: list[int]) -> bytes:
-        try:
-            if self._child is None:
-                self._child = await self._start_child(await self._load_message())
-            return await self._child.embed(token_ids)
-        except NotReady:
-            await self._end_child()
-            raise
-
-    async def _load_message(self) -> LoadEmbedder:
-        vocabulary = await self._load_vocabulary()
+    def _load(self, vocabulary: Vocabulary) -> LoadEmbedder:
         return LoadEmbedder(
             model_path=str(self._path),
             pooling=self._config.pooling,
@@ -258,23 +138,14 @@ class Embeddings:
             num_threads=self._config.num_threads,
         )
 
-    async def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            await child.close()
+    def _max_tokens(self, vocabulary: Vocabulary) -> int:
+        return min(self._config.max_tokens, vocabulary.n_ctx_train or self._config.max_tokens)
 
-    async def close(self) -> None:
-        """Nobody is answered any more; the child ends."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        for job in self._jobs:
-            job.done.cancel()
-
-
-def _fail(job: _Job, error: RequestError) -> None:
-    if not job.done.done():
-        job.done.set_exception(error)
+    def _notes(self, name: str, vocabulary: Vocabulary) -> list[str]:
+        if not self._is_resident:
+            return []
+        pooling = self._config.pooling if self._config.pooling != "auto" else _own_pooling(vocabulary)
+        return [f"embeddings.model is not set: these come from {name}, pooling {pooling}"]
 
 
 def _num_dims(vocabulary: Vocabulary) -> int:

@@ -167,7 +167,10 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
         adaptive_budget=scheduler.adaptive_budget,
         prompt_token_weight=scheduler.prompt_token_weight,
         output_token_weight=scheduler.output_token_weight,
-        classes={name: ClassPolicy(**c.model_dump(exclude={"max_waiting", "thinks"})) for name, c in config.classes.items()},
+        classes={
+            name: ClassPolicy(**c.model_dump(exclude={"max_waiting", "thinks", "when_yielded"}))
+            for name, c in config.classes.items()
+        },
         sources={
             s.name: SourcePolicy(max_running=s.max_running, kv_cap=s.kv_cap, private=s.private) for s in config.sources
         },

@@ -90,9 +90,13 @@ class Reply:
         """
         self._client = client
         self._stream = stream
-        self.text = text
-        self._choices = [_Choice(output(), parser()) for _ in stream.generations]
         self._max_predict_s = max_predict_s
+        self.become(text, output, parser)
+
+    def become(self, text: Text, output: Callable[[], OutputText], parser: Callable[[], Parser]) -> None:
+        """Another model will write it, of which nothing has come yet."""
+        self.text = text
+        self._choices = [_Choice(output(), parser()) for _ in self._stream.generations]
 
     @property
     def generations(self) -> list[Generation]:

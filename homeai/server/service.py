@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +18,15 @@ from itertools import count
 import msgspec
 
 from homeai.config import Config
-from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady, NotSupported, RequestError
+from homeai.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    NotAuthenticated,
+    NotReady,
+    NotSupported,
+    PromptTooLong,
+    RequestError,
+)
 from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
@@ -28,8 +36,10 @@ from homeai.server.books import Books
 from homeai.server.client import EngineClient, Record, Stream
 from homeai.server.conversation import AnswerFormat, Chat
 from homeai.server.embeddings import Embedded, Embeddings, Input
+from homeai.server.keeper import Keeper
 from homeai.server.limits import KeyLimits
-from homeai.server.reply import Reply
+from homeai.server.outputs import OutputText
+from homeai.server.reply import Parser, PlainText, Reply
 from homeai.server.side_requests import SideRequests, heads_of
 from homeai.server.sources import Identity, OpenWebUIUser, Sources
 from homeai.server.supervisor import Supervisor
@@ -37,6 +47,20 @@ from homeai.server.text import Text
 from homeai.server.volatile import Rule, rules_by_source, steadied
 
 SEEDS = 2**64
+STAYS = "the model stays as long as this server's own settings say"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request in the tokens of one model, and how its answers become text."""
+
+    prompts: Sequence[list[int]]
+    sampling: SamplingParams
+    output: Callable[[], OutputText]
+    parser: Callable[[], Parser] = PlainText
+
+
+Prepare = Callable[[Text], Awaitable[Prepared]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +87,7 @@ class Arrival:
     caller: Caller
     key: Key | None
     identity: Identity
+    text: Text | None = None  # of the model that was there when it came
     notes: list[str] = field(default_factory=list)  # for the client: what was done that it did not ask for
 
 
@@ -81,10 +106,12 @@ class Service:
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
     _text_settled: asyncio.Event = field(default_factory=asyncio.Event)
+    keeper: Keeper = field(init=False)
     _volatile: dict[str, tuple[Rule, ...]] = field(init=False)  # by source
     _side_requests: SideRequests = field(init=False)
 
     def __post_init__(self) -> None:
+        self.keeper = Keeper(self.supervisor, self.client, self.config.residency, self.config.classes, self.probe)
         self._volatile = rules_by_source(self.config.sources)
         self._side_requests = SideRequests(self.config.side_requests)
         self.client.on_finished = self._finished
@@ -123,7 +150,7 @@ class Service:
     def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
         """From the first byte to the queue: what is refused in here gets its row in the ledger."""
         arrived = time.time()
-        arrival = Arrival(api, caller, None, self._identify(None, caller, None))
+        arrival = Arrival(api, caller, None, self._identify(None, caller, None), self.text)
         try:
             arrival.key = self.authenticate(caller)
             arrival.identity = self._identify(arrival.key, caller, None)
@@ -143,22 +170,21 @@ class Service:
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, heads_of(chat.messages))
         self.limits.check(arrival.key, time.time())
-        text = await self.text_for(ask.model)
+        await self.text_for(ask.model)
         self._check_count(ask.n)
-        chat = self._steady(arrival, chat)
+        return await self._answer(arrival, partial(self._prepare_chat, arrival, self._steady(arrival, chat), ask), ask)
+
+    async def _prepare_chat(self, arrival: Arrival, chat: Chat, ask: Ask, text: Text) -> Prepared:
         if chat.thinks is None and text.can_think:
             chat = replace(chat, thinks=self._thinks(arrival.identity))
         prompt = await text.prompt_for(chat)
         begins_in_reasoning = prompt.begins_in_reasoning
         grammar = await text.grammar_for(chat, arrival.notes, begins_in_reasoning=begins_in_reasoning)
-        sampling = text.sampling(ask, len(prompt.token_ids), grammar)
-        return Reply(
-            self.client,
-            self.submit(arrival, [prompt.token_ids], sampling, ask),
-            text,
+        return Prepared(
+            [prompt.token_ids],
+            text.sampling(ask, len(prompt.token_ids), grammar),
             partial(text.chat_output, ask.stop, chat),
             partial(text.parser, chat, begins_in_reasoning=begins_in_reasoning),
-            max_predict_s=ask.max_predict_s,
         )
 
     async def complete(
@@ -173,19 +199,60 @@ class Service:
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, [prompt for prompt in prompts if isinstance(prompt, str)])
         self.limits.check(arrival.key, time.time())
-        text = await self.text_for(ask.model)
+        await self.text_for(ask.model)
         self._check_count(ask.n * len(prompts))
+        return await self._answer(arrival, partial(self._prepare_prompts, arrival, prompts, ask, answer_format), ask)
+
+    async def _prepare_prompts(
+        self,
+        arrival: Arrival,
+        prompts: Sequence[str | list[int]],
+        ask: Ask,
+        answer_format: AnswerFormat | None,
+        text: Text,
+    ) -> Prepared:
+        if arrival.text not in (text, None) and any(not isinstance(prompt, str) for prompt in prompts):
+            raise NotReady("another model was loaded meanwhile, and the prompt is in tokens of the one before it")
         token_ids = [await text.token_ids(prompt) for prompt in prompts]
         shortest = min(map(len, token_ids))  # the scheduler ends a longer one at the model's length
         grammar = await text.grammar_of_answer(answer_format, arrival.notes) if answer_format else None
-        stream = self.submit(arrival, token_ids, text.sampling(ask, shortest, grammar), ask)
         output = partial(text.completion_output, ask.stop, ask.min_indent)
-        return Reply(self.client, stream, text, output, max_predict_s=ask.max_predict_s)
+        return Prepared(token_ids, text.sampling(ask, shortest, grammar), output)
+
+    async def _answer(self, arrival: Arrival, prepare: Prepare, ask: Ask) -> Reply:
+        text, prepared = None, None
+        while prepared is None or text is not self.text:  # another model may come while this one's tokens are made
+            text = await self.text_for(ask.model)
+            prepared = await prepare(text)
+        stream = self.submit(arrival, prepared.prompts, prepared.sampling, ask)
+        reply = Reply(
+            self.client, stream, text, prepared.output, prepared.parser, max_predict_s=ask.max_predict_s
+        )
+        stream.again = partial(self._again, arrival, reply, prepare, ask)
+        return reply
+
+    async def _again(
+        self, arrival: Arrival, reply: Reply, prepare: Prepare, ask: Ask, text: Text
+    ) -> list[AddRequest]:
+        """For another model, what still waits. Raises `RequestError` when that cannot serve it."""
+        self._check_model(text, ask.model)
+        prepared = await prepare(text)
+        reply.become(text, prepared.output, prepared.parser)
+        adds = []
+        for generation, prompt in zip(reply.generations, _each(prepared.prompts, ask.n), strict=True):
+            sampling = self._sampling_of(arrival, prompt, prepared.sampling, generation.add.sampling.seed)
+            adds.append(msgspec.structs.replace(generation.add, prompt_token_ids=prompt, sampling=sampling))
+        return adds
 
     async def count_tokens(self, arrival: Arrival, chat: Chat, model: str | None) -> int:
-        """How long the prompt of a conversation is. Nothing queues for it."""
+        """How long the prompt of a conversation is, even if it is too long. Nothing queues for it."""
         text = await self.text_for(model)
-        return len(await text.encode_chat(self._steady(arrival, chat)))
+        try:
+            return len(await text.encode_chat(self._steady(arrival, chat)))
+        except PromptTooLong as error:
+            if error.at_least:
+                raise
+            return error.num_prompt_tokens
 
     async def embed(
         self, arrival: Arrival, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
@@ -195,6 +262,8 @@ class Service:
         text = await self.text_for(None)
         if self.embeddings is None:
             raise NotSupported("this server makes no embeddings")
+        if not self.supervisor.takes_requests:
+            raise self.supervisor.not_ready()
         embedded = await self.embeddings.embed(text, inputs, model=model, dimensions=dimensions)
         arrival.notes += embedded.notes
         return embedded
@@ -226,11 +295,19 @@ class Service:
             await self._text_settled.wait()
         if self.text is None:
             raise self.supervisor.not_ready()
-        if not self.text.knows(model):
-            raise ModelNotFound(f"model {model!r} does not exist; resident is {self.text.name!r}", param="model")
+        self._check_model(self.text, model)
         if (ready := self.supervisor.ready) is not None:
             self.text.max_model_len = ready.max_model_len  # the engine may have had to take less
         return self.text
+
+    def _check_model(self, text: Text, model: str | None) -> None:
+        if not text.knows(model):
+            raise ModelNotFound(f"model {model!r} does not exist; resident is {text.name!r}", param="model")
+
+    def _sampling_of(self, arrival: Arrival, prompt: list[int], sampling: SamplingParams, seed: int) -> SamplingParams:
+        """Of one choice."""
+        max_tokens = self.limits.room(arrival.key, len(prompt), sampling.max_tokens)
+        return msgspec.structs.replace(sampling, seed=seed, max_tokens=max_tokens)
 
     def submit(self, arrival: Arrival, prompts: Sequence[list[int]], sampling: SamplingParams, ask: Ask) -> Stream:
         """Queue `ask.n` generations of each prompt, all or none. Raises `TooManyRequests`, `NotReady`.
@@ -244,11 +321,7 @@ class Service:
             AddRequest(
                 request_id=_numbered(arrival.caller.request_id, next(numbers)),
                 prompt_token_ids=prompt,
-                sampling=msgspec.structs.replace(
-                    sampling,
-                    seed=(first_seed + choice) % SEEDS,
-                    max_tokens=self.limits.room(arrival.key, len(prompt), sampling.max_tokens),
-                ),
+                sampling=self._sampling_of(arrival, prompt, sampling, (first_seed + choice) % SEEDS),
                 source=arrival.identity.source,
                 fairness_class=arrival.identity.fairness_class,
                 arrival_at=now,
@@ -258,6 +331,9 @@ class Service:
             for choice in range(ask.n)
         ]
         key = arrival.key.name if arrival.key else None
+        self.keeper.arrive(arrival.identity.source, arrival.identity.fairness_class, ask.keep_alive_s)
+        if ask.keep_alive_s is not None and not self.keeper.honours_keep_alive:
+            arrival.notes.append(f"keep_alive has no effect: {STAYS}")
         stream = self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id, key=key)
         if self._is_shown(arrival.identity.source):
             for generation in stream.generations:
@@ -278,6 +354,7 @@ class Service:
         num_tokens = len(generation.add.prompt_token_ids) + generation.num_output_tokens
         self.limits.charge(generation.key, num_tokens, time.time())
         self.books.finished(record)
+        self.keeper.ended(generation.add.source)
 
     def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:
         return self.sources.identify(
@@ -288,6 +365,11 @@ class Service:
             openwebui=caller.openwebui,
             user_agent=caller.headers.get("user-agent"),
         )
+
+
+def _each(prompts: Sequence[list[int]], n: int) -> list[list[int]]:
+    """A prompt for each choice, in the order of the choices."""
+    return [prompt for prompt in prompts for _ in range(n)]
 
 
 def _numbered(request_id: str, number: int) -> str:

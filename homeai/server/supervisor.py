@@ -1,10 +1,15 @@
 """The engine child's life: start, ready, heartbeat, restart, stop. Single owner of the residency state.
 
-    STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED
-                 ↑___________________|  the child died: back-off, again
-              FAILED                    the file cannot be loaded, or it died too often
+    STOPPED → LOADING → WARMING → RESIDENT → DRAINING → STOPPED     the server ends
+                 ↑                    |          ├────→ SLEEPING    nobody needs the model now
+                 |                    |          ├────→ YIELDED     others need its device
+                 |                    |          └────→ LOADING     another model, or the same anew
+                 ├────────────────────┘  the child died: back-off, again
+                 ├── SLEEPING, YIELDED   `wake`
+              FAILED                     the file cannot be loaded, or it died too often; `wake` tries again
 
-WARMING lasts until the engine has computed the pins (`warmup.py`).
+WARMING lasts until the engine has computed the pins (`warmup.py`). SLEEPING and YIELDED have no child: its memory is
+free for sure, and its device idles as deeply as it can. When to go there and back is `residency.py`'s to say.
 
 A device that is not there yet, or whose memory is somebody else's now, is no death: LOADING goes on, with the
 reason in `failure`, and a new child looks again from time to time.
@@ -25,7 +30,7 @@ from typing import Protocol
 
 from homeai.clock import Clock, MonotonicClock
 from homeai.config import ResidencyConfig
-from homeai.errors import EngineDied, NotReady
+from homeai.errors import EngineDied, GPUUnavailable, NotReady
 from homeai.messages import (
     AddRequest,
     Down,
@@ -75,7 +80,12 @@ class State(enum.StrEnum):
     WARMING = "warming"
     RESIDENT = "resident"
     DRAINING = "draining"
+    SLEEPING = "sleeping"
+    YIELDED = "yielded"
     FAILED = "failed"
+
+
+AWAY = (State.SLEEPING, State.YIELDED)
 
 
 class Supervisor:
@@ -98,8 +108,13 @@ class Supervisor:
         self._child: Child | None = None
         self._loaded: EngineReady | None = None  # what the child said of itself; `ready` once it is warm
         self._task: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()  # nothing to wait for: neither LOADING nor WARMING
+        self._settled = asyncio.Event()  # nothing to wait for: no load is under way or follows at once
+        self._change = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._nudge = asyncio.Event()  # ends any pause between two children
+        self._is_closing = False  # DRAINING ends with STOPPED
+        self._left = asyncio.Event()
+        self._leaving_for: State | None = None  # the child ends on purpose, and this is what comes then
         self._unsent: dict[str, AddRequest] = {}  # by id; waits for the engine to be ready
         self._longest_step_s = 0.0  # that this child took or announced
         self._was_hung = False  # this child, so that it was killed
@@ -112,6 +127,9 @@ class Supervisor:
         self.failure: str | None = None
         self.num_restarts = 0
         self.device: str | None = None  # what `auto` came to: a restart must not end on another one
+        self.model_path: str | None = None  # another one than the settings'
+        self.away_reason: str | None = None  # why it is SLEEPING or YIELDED
+        self.back_in_s: Callable[[], float | None] = lambda: None  # of it, when that is known
         self.on_message: Callable[[Up], None] = lambda message: None
         self.on_lost: Callable[[NotReady], None] = lambda error: None
         self.on_died: Callable[[str, bool], None] = lambda reason, by_itself: None
@@ -132,8 +150,16 @@ class Supervisor:
 
     @property
     def takes_requests(self) -> bool:
-        """What is sent while it loads waits for the load, unless nobody knows when the device will be free."""
-        return self.state in (State.LOADING, State.WARMING, State.RESIDENT) and not self._num_looks
+        """What is sent while there is no engine waits for the next, unless nobody knows when the device will be there.
+        Who may wait while the device is lent is for `keeper.py` to say."""
+        if self._is_closing:
+            return False
+        return self.state not in (State.STOPPED, State.FAILED) and not self.is_unavailable
+
+    @property
+    def is_unavailable(self) -> bool:
+        """The device was looked for and is not there, or has no room."""
+        return self._num_looks > 0
 
     async def ensure_ready(self) -> EngineReady:
         """Join the load under way. Raises `NotReady` when there is nothing to wait for."""
@@ -142,9 +168,19 @@ class Supervisor:
             raise self.not_ready()
         return self.ready
 
+    async def changed(self) -> None:
+        """Return when the state is another one."""
+        change = self._change
+        await change.wait()
+
     def not_ready(self) -> NotReady:
+        if self.is_unavailable:
+            return GPUUnavailable(f"the model's device is not available: {self.failure}", retry_after_s=30.0)
         retry_after_s = 5.0 if self.state is State.DRAINING else 30.0
-        reason = f": {self.failure}" if self.failure else ""
+        if self.state in AWAY:
+            retry_after_s = self.back_in_s() or retry_after_s
+        why = self.failure or (self.away_reason if self.state in AWAY else None)
+        reason = f": {why}" if why else ""
         return NotReady(f"the model is not available ({self.state}){reason}", retry_after_s=retry_after_s)
 
     def send(self, message: Down) -> None:
@@ -187,13 +223,56 @@ class Supervisor:
                 self._child.kill()
 
     def drain(self) -> None:
-        """Nothing new is to come; what is live goes on."""
+        """Nothing new is to come until the end; what is live goes on."""
+        was_away = self.state in AWAY
         if self.state is not State.FAILED:
             self._set_state(State.DRAINING)
+        self._is_closing = True
+        self._settled.set()
+        if was_away:
+            self._lose(self.not_ready())  # no engine comes for them any more
+
+    def leave(self) -> None:
+        """The child will end on purpose, with `rest`; what is in it may go on until then."""
+        self._set_state(State.DRAINING)
+
+    async def rest(self, state: State, reason: str) -> None:
+        """End the child, and wait until it is gone. `state` comes then, until `wake`; LOADING: the next child at once.
+
+        What is in it goes on in the next one (`on_died`). Nothing happens when the server itself ends.
+        """
+        assert state in (*AWAY, State.LOADING), "there is no other way to be without a child and go on"
+        if self._is_closing:
+            return  # what is live may end, and the child does then
+        self.away_reason = reason
+        self._leaving_for = state
+        self._left.clear()
+        self._nudge.set()
+        child = self._child
+        if child is not None:
+            child.send(Shutdown())
+            await child.wait()
+        await self._left.wait()
+
+    def start_away(self, state: State, reason: str) -> None:
+        """Instead of `spawn`: nobody needs the model yet."""
+        self.away_reason = reason
+        self._set_state(state)
+
+    def wake(self) -> None:
+        """Load, from SLEEPING, YIELDED or FAILED. Otherwise it is under way, or follows, already."""
+        if self.state is State.FAILED:
+            self._deaths.clear()
+            self.failure = None
+        if self.state in (*AWAY, State.FAILED):
+            self._set_state(State.LOADING)
+        self._nudge.set()
 
     async def stop(self) -> None:
         """End the child and wait until it is gone."""
+        self._is_closing = True
         self._stopping.set()
+        self._nudge.set()
         if self._child is not None:
             self._child.send(Shutdown())
             await self._child.wait()
@@ -204,12 +283,30 @@ class Supervisor:
     async def _run(self) -> None:
         watchdog = asyncio.create_task(self._watch())
         try:
-            while not self._stopping.is_set() and self.state is not State.FAILED:
+            while not self._stopping.is_set():
+                if self._leaving_for is not None:
+                    self._lie_down(self._leaving_for)
+                if self._child is None and self.state in (*AWAY, State.FAILED):
+                    await self._nudged()
+                    continue
                 if self._child is None:
                     self.spawn()
                 await self._follow_child()
         finally:
             watchdog.cancel()
+
+    async def _nudged(self) -> None:
+        self._nudge.clear()
+        await self._nudge.wait()
+
+    def _lie_down(self, state: State) -> None:
+        """There is no child any more, on purpose."""
+        self._leaving_for = None
+        self._num_looks = 0
+        self.failure = None
+        self._set_state(state)
+        self.on_died(self.away_reason or state, False)
+        self._left.set()
 
     async def _follow_child(self) -> None:
         """Read one incarnation to its end, and decide what comes after it."""
@@ -231,6 +328,8 @@ class Supervisor:
             return  # given up: `on_lost` was called then
         if self._stopping.is_set():
             self._lose(self.not_ready())
+        elif self._leaving_for is not None:
+            pass  # as `_run` does it, for this child or none
         elif last_words is not None and last_words.unavailable:
             await self._after_look(last_words.message)
         else:
@@ -284,7 +383,7 @@ class Supervisor:
         if self._num_looks:
             log.info("the device is available again")
             self._num_looks = 0
-        self.ready, self.progress, self.failure = message, None, None
+        self.ready, self.progress, self.failure, self.away_reason = message, None, None, None
         self.device = message.device
         self._set_state(State.RESIDENT)
         unsent, self._unsent = self._unsent, {}
@@ -298,7 +397,7 @@ class Supervisor:
             self._fail(reason)
             return
         log.error("the engine died: %s", reason)
-        if self.state is State.DRAINING:
+        if self._is_closing:
             self._lose(EngineDied(f"the engine died: {reason}", retry_after_s=5.0))
             self._stopping.set()
             return
@@ -316,16 +415,18 @@ class Supervisor:
             self.on_state(self.state)
         self._set_state(State.LOADING)
         self._lose(self.not_ready())
-        if self.state is State.DRAINING:
+        if self._is_closing:
             self._stopping.set()
         else:
             await self._pause(LOOK_AGAIN_S, self._num_looks)
 
     async def _pause(self, lengths_s: Sequence[float], count: int) -> None:
-        """Before the next child: the `count`-th length, at most the last; `stop` ends it."""
+        """Before the next child: the `count`-th length, at most the last; `stop`, `rest` and `wake` end it."""
+        if self._stopping.is_set() or self._leaving_for is not None:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(lengths_s[min(count, len(lengths_s)) - 1]):
-                await self._stopping.wait()
+                await self._nudged()
 
     def _dies_too_often(self) -> bool:
         now = self._clock.now()
@@ -367,10 +468,12 @@ class Supervisor:
                 self._child.kill()
 
     def _set_state(self, state: State) -> None:
-        if state is self.state or (self.state is State.DRAINING and state not in (State.STOPPED, State.FAILED)):
+        if state is self.state or (self._is_closing and state not in (State.STOPPED, State.FAILED)):
             return
         self.state = state
-        if state in (State.LOADING, State.WARMING):
+        self._change.set()
+        self._change = asyncio.Event()
+        if state in (State.LOADING, State.WARMING, State.DRAINING):
             self._settled.clear()
         else:
             self._settled.set()

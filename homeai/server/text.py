@@ -75,6 +75,10 @@ class Text:
         return self._renderer.template
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        return self._vocabulary
+
+    @property
     def bos_text(self) -> str:
         return self._vocabulary.bos_text
 

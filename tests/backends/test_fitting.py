@@ -133,6 +133,17 @@ def test_rough_estimate_is_enough(model_path: Path, ghost: Model) -> None:
         assert exact.host_compute <= rough.host_compute
 
 
+def test_more_cells_than_are_asked_about_are_not_estimated_too_small(
+    model_path: Path, ghost: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = create_engine_config(model_path, num_kv_cells=16384)
+    exact = plan(config, ram(1.5)).needs.host
+    monkeypatch.setattr("homeai.backends.llamacpp.fitting.MAX_ASKED_CELLS", 4096)
+    scaled = plan(config, ram(1.5)).needs.host
+    assert scaled.kv == pytest.approx(exact.kv, rel=0.01)
+    assert scaled.compute >= exact.compute
+
+
 def test_asking_takes_no_memory_to_speak_of(model_path: Path) -> None:
     code = (
         "import sys, psutil; from pathlib import Path;"

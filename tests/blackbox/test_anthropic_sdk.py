@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Literal
 
 import anthropic
 import httpx
 import pytest
-from anthropic.types import MessageParam
+from anthropic.types import MessageParam, ToolChoiceParam, ToolParam
+from pydantic import BaseModel
 
 from tests.blackbox.stories import story
 from tests.daemon import Daemon, eventually
@@ -161,6 +164,72 @@ async def test_asynchronous_messages_and_streams_mix(async_client: anthropic.Asy
     messages, texts = await asyncio.gather(asyncio.gather(*wholes), asyncio.gather(*(streamed() for _ in range(4))))
     assert all(message.stop_reason for message in messages)
     assert len(texts) == 4
+
+
+# ---- tools and formats ---------------------------------------------------------------------------------
+
+
+class Light(BaseModel):
+    room: Literal["kitchen", "bath"]
+    is_on: bool
+
+
+LIGHT: ToolParam = {
+    "name": "light_on",
+    "description": "Turns a light on.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"room": {"type": "string", "enum": ["kitchen", "bath"]}},
+        "required": ["room"],
+        "additionalProperties": False,
+    },
+}
+ONE_LIGHT: ToolChoiceParam = {"type": "tool", "name": "light_on", "disable_parallel_tool_use": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [ONE_LIGHT, {"type": "any", "disable_parallel_tool_use": True}])
+def test_tool_is_called(client: anthropic.Anthropic, choice: ToolChoiceParam, stream: bool) -> None:
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Light!"}],
+        "max_tokens": 100,
+        "tools": [LIGHT],
+        "tool_choice": choice,
+        "extra_body": GREEDY,
+    }
+    if stream:
+        with client.messages.stream(**request) as events:
+            message = events.get_final_message()
+    else:
+        message = client.messages.create(**request)
+    (call,) = message.content
+    assert call.type == "tool_use"
+    assert call.name == "light_on"
+    assert call.input["room"] in ("kitchen", "bath")  # type: ignore[index]
+    assert message.stop_reason == "tool_use"
+
+
+def test_input_of_a_tool_comes_in_parts_that_are_its_json(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(
+        model=MODEL, messages=HELLO, max_tokens=100, tools=[LIGHT], tool_choice=ONE_LIGHT, extra_body=GREEDY
+    ) as stream:
+        parts = [event.partial_json for event in stream if event.type == "input_json"]
+        (call,) = stream.get_final_message().content
+    assert json.loads("".join(parts)) == call.input  # type: ignore[union-attr]
+
+
+def test_format_of_the_answer_is_kept_and_parsed(client: anthropic.Anthropic) -> None:
+    message = client.messages.parse(model=MODEL, messages=HELLO, max_tokens=100, output_format=Light, extra_body=GREEDY)
+    assert isinstance(message.parsed_output, Light)
+
+
+def test_tools_count(client: anthropic.Anthropic) -> None:
+    request: dict[str, Any] = {"model": MODEL, "messages": HELLO, "tools": [LIGHT]}
+    counted = client.messages.count_tokens(**request)
+    message = client.messages.create(**request, max_tokens=1)
+    assert counted.input_tokens == _num_input(message.usage)
+    assert counted.input_tokens > client.messages.count_tokens(model=MODEL, messages=HELLO).input_tokens
 
 
 # ---- counting ------------------------------------------------------------------------------------------

@@ -152,6 +152,23 @@ def test_half_an_emoji_does_not_end_the_session(http: httpx.Client, path: str) -
     assert response.status_code == 200, response.text
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_name_of_a_skipped_tool_cannot_write_headers(http: httpx.Client, path: str) -> None:
+    tools = [{"type": "web_search_20250305", "name": "a\r\nx-evil: 1\r\n\r\n"}, {"type": "w\u00fcrfel", "name": "🎲"}]
+    response = http.post(path, json=turn("00000", [user("Hi")], tools=tools, stream=False))
+    assert response.status_code == 200
+    assert "x-evil" not in response.headers
+    assert "a??x-evil: 1????, ?" in response.headers["x-homeai-notes"]
+
+
+def test_prompt_that_is_too_long_is_counted_all_the_same(http: httpx.Client) -> None:
+    body = turn("00000", [user("word " * 40_000)])
+    wanted = {name: body[name] for name in ("model", "messages", "system")}
+    response = http.post("/v1/messages/count_tokens?beta=true", json=wanted)
+    assert response.status_code == 200, response.text
+    assert response.json()["input_tokens"] > 40_000
+
+
 def test_tools_that_only_anthropic_runs_are_skipped_and_named(http: httpx.Client) -> None:
     tools = [*TOOLS, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]
     response = http.post("/v1/messages?beta=true", json=turn("00000", [user("Hi")], tools=tools, stream=False))

@@ -100,22 +100,29 @@ def test_next_turn_finds_its_beginning_in_the_cache(http: httpx.Client) -> None:
     assert usages[1]["input_tokens_details"]["cached_tokens"] > 100
 
 
-def test_patch_comes_as_the_text_of_a_custom_call(http: httpx.Client) -> None:
-    events = ask(http, turn(user("Edit."), tool_choice={"type": "custom", "name": "apply_patch"}, temperature=0))
-    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    if events[-1]["type"] == "response.completed":
-        (call,) = [item for item in done if item["type"] == "custom_tool_call"]
-        assert call["name"] == "apply_patch"
-        assert isinstance(call["input"], str)
-        assert call in events[-1]["response"]["output"]
+def forced(kind: str, name: str) -> dict[str, object]:
+    """A base model would write arguments until it is stopped."""
+    return {"tool_choice": {"type": kind, "name": name}, "temperature": 0, "max_output_tokens": 48}
 
 
-def test_call_of_its_shell_is_whole_when_it_is_done(http: httpx.Client) -> None:
-    events = ask(http, turn(user("List."), tool_choice={"type": "function", "name": "shell"}, temperature=0, seed=902))
+def test_call_of_a_custom_tool_is_announced_by_its_own_name_and_done_only_when_it_is_whole(http: httpx.Client) -> None:
+    events = ask(http, turn(user("Edit."), **forced("custom", "apply_patch")))
+    added, done = (
+        [event["item"] for event in events if event["type"] == f"response.output_item.{end}"]
+        for end in ("added", "done")
+    )
+    (call,) = added
+    assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "apply_patch", "")
+    assert done == events[-1]["response"]["output"]
+    assert len(done) == (events[-1]["type"] == "response.completed")
+
+
+def test_call_of_its_shell_is_done_only_when_it_is_whole(http: httpx.Client) -> None:
+    events = ask(http, turn(user("List."), **forced("function", "shell")))
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    for item in done:
-        if item["type"] == "function_call":
-            assert isinstance(json.loads(item["arguments"])["command"], list)
+    assert done == events[-1]["response"]["output"]
+    assert len(done) == (events[-1]["type"] == "response.completed")
+    assert all(isinstance(json.loads(call["arguments"])["command"], list) for call in done)
 
 
 def test_calls_and_their_outputs_go_back_in(http: httpx.Client) -> None:

@@ -22,7 +22,7 @@ from tests.blackbox.asking import error_of
 from tests.daemon import Daemon, eventually
 
 TEXTS = ["Switch off the light in the kitchen.", "The washing machine is done.", "щёчки 🙂", "a"]
-LONG = "The lighthouse keeper wrote down the weather of every day. " * 40
+LONG = "The lighthouse keeper wrote down the weather of every day. " * 14
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_nothing_is_loaded_before_somebody_asks_and_nothing_after_a_while(
 def test_killed_it_is_a_503_and_comes_back(daemon: Daemon) -> None:
     expected = vectors(embed(daemon, input="a"))
     answers: list[httpx.Response] = []
-    thread = threading.Thread(target=lambda: answers.append(embed(daemon, input=[LONG] * 20)))
+    thread = threading.Thread(target=lambda: answers.append(embed(daemon, input=[LONG] * 200)))
     thread.start()
     (embedder,) = daemon.embedders
     assert eventually(lambda: embedder.cpu_percent(0.05) > 10)

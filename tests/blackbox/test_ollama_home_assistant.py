@@ -196,7 +196,7 @@ async def test_call_that_the_model_makes_is_read(daemon: Daemon) -> None:
 
     told = await read(responses())
     (call,) = told["tool_calls"]
-    assert (call["function"]["name"], call["function"]["arguments"]) == ("GetLiveContext", {})
+    assert call["function"]["name"] == "GetLiveContext"
     assert (told["content"], told["done_reason"]) == ("", "stop")
 
 

@@ -142,6 +142,19 @@ def test_gap_needs_a_model_that_was_trained_to_fill_gaps(client: ollama.Client) 
     assert raised.value.status_code == 400
 
 
+def test_gap_is_filled_as_continue_and_zed_ask_for_it(fim_daemon: Daemon) -> None:
+    """Continue sends a suffix, Zed writes the control tokens itself: the same prompt."""
+    options = {"temperature": 0, "num_predict": 6}
+    with ollama.Client(host=fim_daemon.url) as client:
+        by_suffix = client.generate(MODEL, "def add(a, b):\n    ", suffix="\n\nprint(add(1, 2))", options=options)
+        raw = "<fim_prefix>def add(a, b):\n    <fim_suffix>\n\nprint(add(1, 2))<fim_middle>"
+        by_hand = client.generate(MODEL, raw, raw=True, options=options)
+        assert (by_suffix.response, by_suffix.prompt_eval_count) == (by_hand.response, by_hand.prompt_eval_count)
+        shown = client.show(MODEL)
+    assert "{{ .Suffix }}" in (shown.template or "")
+    assert "insert" in (shown.capabilities or ())
+
+
 # ---- how long ------------------------------------------------------------------------------------------
 
 
@@ -192,6 +205,47 @@ def test_h20_not_to_think_is_always_possible(client: ollama.Client) -> None:
     answer = client.chat(MODEL, HELLO, think=False, options=SHORT)
     assert answer.message.content
     assert answer.message.thinking is None
+
+
+THINKER = """
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}
+{%- if add_generation_prompt %}assistant: <think>
+{%- if enable_thinking is defined and not enable_thinking %}
+
+</think>
+
+{% endif %}{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def thinker(start_daemon: Callable[..., Daemon], tmp_path_factory: pytest.TempPathFactory) -> Daemon:
+    """The default model with the template of one that thinks: it does not know how to end a thought."""
+    path = tmp_path_factory.mktemp("template") / "thinker.jinja"
+    path.write_text(THINKER)
+    return start_daemon(f"model.chat_template={path}")
+
+
+@pytest.mark.parametrize("think", [True, "high", None])
+def test_thoughts_are_apart_from_the_answer(thinker: Daemon, think: bool | str | None) -> None:
+    with ollama.Client(host=thinker.url) as client:
+        answer = client.chat(MODEL, HELLO, think=think, options=SHORT)  # type: ignore[call-overload]
+        *chunks, _end = client.chat(MODEL, HELLO, think=think, options=SHORT, stream=True)  # type: ignore[call-overload]
+        assert "thinking" in (client.show(MODEL).capabilities or ())
+        generated = client.generate(MODEL, "Say hello.", think=think, options=SHORT)  # type: ignore[call-overload]
+    assert (bool(answer.message.thinking), answer.message.content) == (True, "")
+    assert "".join(chunk.message.thinking or "" for chunk in chunks) == answer.message.thinking
+    assert (generated.thinking, generated.response) == (answer.message.thinking, "")
+
+
+def test_h20_no_thought_and_no_mark_of_one_comes_where_none_is_wanted(thinker: Daemon) -> None:
+    with ollama.Client(host=thinker.url) as client:
+        answer = client.chat(MODEL, [{"role": "user", "content": COUNTING}], think=False, options=SHORT)
+        generated = client.generate(MODEL, COUNTING, think=False, options=SHORT)
+    for text, thinking in ((answer.message.content, answer.message.thinking), (generated.response, generated.thinking)):
+        assert text
+        assert "think>" not in text
+        assert thinking is None
 
 
 @pytest.mark.parametrize("keep_alive", [-1, 0, 300, "-1", "0", "5m", "24h", "-1m", "-1s", "1h30m"])

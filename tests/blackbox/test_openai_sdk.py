@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Literal
 
 import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
 
 from tests.daemon import Daemon, eventually
 
@@ -158,6 +160,85 @@ async def test_closing_an_asynchronous_stream_frees_its_place(async_client: open
     answer = await async_client.completions.create(model="default", prompt="On", max_tokens=2, extra_body=EXACT)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 2
+
+
+# ---- tools and forms -----------------------------------------------------------------------------------
+
+
+class Light(BaseModel):
+    """Switch a light."""
+
+    room: Literal["kitchen", "hall"]
+    on: bool
+
+
+LIGHT = openai.pydantic_function_tool(Light)
+ONLY_LIGHT: Any = {"type": "function", "function": {"name": "Light"}}
+ASKED: dict[str, Any] = {
+    "model": "default",
+    "messages": [{"role": "user", "content": "Light in the kitchen, please."}],
+    "max_tokens": 96,
+    "temperature": 0,
+}
+
+
+def test_call_is_parsed_into_what_was_declared(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(**ASKED, tools=[LIGHT], tool_choice=ONLY_LIGHT, parallel_tool_calls=False)
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert isinstance(call.function.parsed_arguments, Light)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.choices[0].message.content is None
+
+
+def test_streamed_call_is_gathered_by_the_helper(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        **ASKED, tools=[LIGHT], tool_choice=ONLY_LIGHT, parallel_tool_calls=False
+    ) as stream:
+        events = list(stream)
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or ()
+    assert isinstance(call.function.parsed_arguments, Light)
+    (done,) = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert done.arguments == call.function.arguments
+    deltas = [event for event in events if event.type == "tool_calls.function.arguments.delta"]
+    assert "".join(event.arguments_delta for event in deltas) == done.arguments
+
+
+def test_result_of_a_call_is_sent_back_as_it_came(client: openai.OpenAI) -> None:
+    asked = client.chat.completions.create(**ASKED, tools=[LIGHT], tool_choice=ONLY_LIGHT, parallel_tool_calls=False)
+    message = asked.choices[0].message
+    (call,) = message.tool_calls or ()
+    told: Any = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    messages = [*ASKED["messages"], message, told]
+    answer = client.chat.completions.create(**ASKED | {"messages": messages, "max_tokens": 4}, tools=[LIGHT])
+    assert answer.choices[0].finish_reason
+
+
+def test_answer_is_parsed_into_what_was_declared(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(**ASKED, response_format=Light)
+    assert isinstance(answer.choices[0].message.parsed, Light)
+    with client.chat.completions.stream(**ASKED, response_format=Light) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+
+
+@pytest.mark.parametrize("form", [{"response_format": Light}, {"tools": [LIGHT], "tool_choice": ONLY_LIGHT}], ids=str)
+def test_answer_that_is_cut_is_no_parsed_one(client: openai.OpenAI, form: dict[str, Any]) -> None:
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(**ASKED | {"max_tokens": 3}, **form)
+
+
+def test_several_choices_each_fit_the_form(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(**ASKED | {"temperature": 1.0}, n=3, response_format=Light)
+    assert [type(choice.message.parsed) for choice in answer.choices] == [Light] * 3
+
+
+def test_bytes_of_log_probabilities_are_the_text(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(**ASKED | {"max_tokens": 8}, logprobs=True)
+    (choice,) = answer.choices
+    assert choice.logprobs is not None
+    told = b"".join(bytes(token.bytes or ()) for token in choice.logprobs.content or ())
+    assert told.decode("utf-8", "replace").strip() == (choice.message.content or "").strip()
 
 
 # ---- errors --------------------------------------------------------------------------------------------

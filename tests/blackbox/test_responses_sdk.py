@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
@@ -17,6 +17,7 @@ from tests.daemon import Daemon
 
 Event: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
+FRANCE = "What is the capital of France?"  # answered in one line
 SIX = "1 2 3 4 5 6 7 8 9 10 11 12"
 LONG = {"max_output_tokens": 16, "extra_body": {"ignore_eos": True}, "temperature": 0}
 LIGHT = {
@@ -92,7 +93,7 @@ def test_framing_has_no_done_and_no_carriage_returns(daemon: Daemon) -> None:
 
 
 def test_streaming_helper_gathers_the_final_response(client: openai.OpenAI) -> None:
-    with client.responses.stream(model="default", input="Say hello.", temperature=0) as stream:
+    with client.responses.stream(model="default", input=FRANCE, temperature=0) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert final.output_text == text
@@ -159,12 +160,30 @@ async def test_asynchronous_stream_is_whole(async_client: openai.AsyncOpenAI) ->
     assert kinds[-1] in ("response.completed", "response.incomplete")
 
 
+def test_stream_has_begun_while_its_request_still_waits(start_daemon: Callable[..., Daemon]) -> None:
+    """And the SDK, which insists on `created` first, reads on behind the signs of life."""
+    daemon = start_daemon("scheduler.max_num_seqs=1", "server.ping_interval_s=0.1", "model.num_threads=1")
+    talk = {"prompt": "On", "max_tokens": 5000, "ignore_eos": True, "stream": True}
+    with (
+        daemon.client() as http,
+        http.stream("POST", "/v1/completions", json=talk) as talker,
+        openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="unused") as client,
+    ):
+        assert next(talker.iter_lines())
+        with client.responses.stream(model="default", input=FRANCE, temperature=0) as stream:
+            kinds = [next(stream).type for _ in range(3)]
+            talker.close()
+            stream.until_done()
+            assert stream.get_final_response().output_text
+    assert kinds == ["response.created", "response.in_progress", "response.in_progress"]
+
+
 # ---- tools and formats ---------------------------------------------------------------------------------
 
 
 class Light(BaseModel):
-    room: str
-    level: int
+    room: Literal["kitchen", "bath"]
+    is_on: bool
 
 
 def test_schema_is_kept_and_parsed(client: openai.OpenAI) -> None:
@@ -182,7 +201,9 @@ def test_named_tool_is_called(client: openai.OpenAI, stream: bool) -> None:
         "input": "Light!",
         "tools": [LIGHT, LIGHT | {"name": "light_off"}],
         "tool_choice": {"type": "function", "name": "light_on"},
+        "parallel_tool_calls": False,
         "temperature": 0,
+        "max_output_tokens": 100,
     }
     if stream:
         with client.responses.stream(**request) as events:
@@ -254,7 +275,7 @@ def home_assistants(**fields: object) -> dict[str, Any]:
 
 async def test_home_assistant_gets_its_call(async_client: openai.AsyncOpenAI) -> None:
     """It adds up the deltas itself, and acts upon `function_call_arguments.done`."""
-    request = home_assistants(tool_choice={"type": "function", "name": "light_on"})
+    request = home_assistants(tool_choice={"type": "function", "name": "light_on"}, parallel_tool_calls=False)
     arguments, done = "", []
     async for event in await async_client.responses.create(**request):
         if event.type == "response.output_item.added" and event.item.type == "function_call":
@@ -282,8 +303,8 @@ async def test_home_assistants_task_gets_its_structure(async_client: openai.Asyn
     """It writes `strict` into the schema, and makes what is optional nullable."""
     schema = {
         "type": "object",
-        "properties": {"name": {"type": "string"}, "age": {"type": ["integer", "null"]}},
-        "required": ["name", "age"],
+        "properties": {"room": {"enum": ["kitchen", "bath"]}, "is_on": {"type": ["boolean", "null"]}},
+        "required": ["room", "is_on"],
         "strict": True,
         "additionalProperties": False,
     }
@@ -292,4 +313,4 @@ async def test_home_assistants_task_gets_its_structure(async_client: openai.Asyn
     content = ""
     async for event in await async_client.responses.create(**request):
         content += event.delta if event.type == "response.output_text.delta" else ""
-    assert json.loads(content).keys() == {"name", "age"}
+    assert json.loads(content).keys() == {"room", "is_on"}

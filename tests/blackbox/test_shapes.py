@@ -220,6 +220,10 @@ def test_model_that_fills_no_gaps_says_so(daemon: Daemon, path: str) -> None:
     assert (error["param"], error["code"]) == ("suffix", "not_supported")
 
 
+def test_gap_is_in_a_text(daemon: Daemon) -> None:
+    assert error_of(post(daemon, {"prompt": [5], "suffix": "x"}))["param"] == "suffix"
+
+
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking"])
 def test_model_that_ranks_nothing_says_so(daemon: Daemon, path: str) -> None:
     assert error_of(post(daemon, {"query": "a", "documents": ["b"]}, path), 501)["code"] == "not_supported"

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+import psutil
 import pytest
 
 from homeai.messages import (
@@ -30,7 +32,7 @@ from homeai.messages import (
     encode_frame,
     up_decoder,
 )
-from homeai.request import FinishReason, SamplingParams
+from homeai.request import FinishReason, Grammar, SamplingParams
 from tests.engine.factories import create_engine_config
 
 TIMEOUT_S = 60.0
@@ -165,6 +167,26 @@ def test_impossible_request_fails_alone(resident: Child) -> None:
     assert [m.request_id for m in messages if isinstance(m, RequestFailed)] == ["endless"]
 
 
+def test_grammars_are_made_ready_while_others_write(resident: Child) -> None:
+    """The first one reads the vocabulary, beside the loop."""
+    held = SamplingParams(grammar=Grammar('start: "yes" | "no"\n'), max_tokens=9)
+    bad = SamplingParams(grammar=Grammar("start: (\n"), max_tokens=9)
+    resident.send(add("chat", PROMPT, 200))
+    resident.receive_until(lambda m: isinstance(m, StepOutputs) and bool(m.outputs))
+    resident.send(
+        msgspec.structs.replace(add("held", PROMPT, 9), sampling=held),
+        msgspec.structs.replace(add("bad", PROMPT, 9), sampling=bad),
+    )
+    messages = resident.receive_until(ends("chat"))
+    steps = [m for m in messages if isinstance(m, StepOutputs)]
+    begun_at = next(i for i, m in enumerate(steps) if "held" in m.admitted)
+    assert any(o.request_id == "chat" for m in steps[:begun_at] for o in m.outputs), "nobody waited for it"
+    reasons = {f.request_id: f.finish_reason for m in steps for f in m.finished}
+    assert reasons == {"chat": FinishReason.LENGTH, "held": FinishReason.STOP}
+    (failed,) = [m for m in messages if isinstance(m, RequestFailed)]
+    assert (failed.request_id, failed.is_invalid) == ("bad", True)
+
+
 def test_idle_child_beats_and_answers(resident: Child) -> None:
     resident.receive_until(lambda m: isinstance(m, Heartbeat))
     resident.send(Ping())
@@ -213,13 +235,26 @@ def test_file_that_cannot_be_loaded_is_fatal(start_child: Callable[[], Child], t
 
 
 def test_context_that_finds_no_memory_is_not_fatal(start_child: Callable[[], Child], model_path: Path) -> None:
-    """Somebody else may have it now, and give it back."""
+    """Somebody else may have taken it since it was counted, and give it back."""
     child = start_child()
-    child.send(LoadModel(create_engine_config(model_path, num_kv_cells=2**30)))
+    psutil.Process(child.process.pid).rlimit(psutil.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+    child.send(LoadModel(create_engine_config(model_path, num_kv_cells=2**18)))
     last = child.receive_until(lambda m: isinstance(m, EngineFailed))[-1]
     assert isinstance(last, EngineFailed)
     assert (last.fatal, last.unavailable) == (False, True)
     assert "alloc" in last.message
+    assert child.receive() is None
+
+
+def test_context_that_never_fits_is_refused_before_it_is_made(
+    start_child: Callable[[], Child], model_path: Path
+) -> None:
+    child = start_child()
+    child.send(LoadModel(create_engine_config(model_path, num_kv_cells=2**30, fit="strict")))
+    last = child.receive_until(lambda m: isinstance(m, EngineFailed))[-1]
+    assert isinstance(last, EngineFailed)
+    assert (last.fatal, last.unavailable) == (True, False)
+    assert "does not fit" in last.message
     assert child.receive() is None
 
 

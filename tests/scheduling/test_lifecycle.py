@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from homeai.request import FinishReason, Request, RequestStatus
+from homeai.request import FinishReason, Grammar, Request, RequestStatus
 from homeai.scheduling.deadlines import MAX_STALE_ENTRIES
 from homeai.scheduling.scheduler import Scheduler
 from tests.scheduling.factories import (
@@ -75,6 +76,17 @@ def test_ignored_end_token_does_not_stop() -> None:
 def test_end_token_counts_after_min_tokens(min_tokens: int, num_drawn: int) -> None:
     steps = draw([END_TOKEN] * 9, min_tokens=min_tokens)
     assert (len(steps), steps[-1].ended) == (num_drawn, {"default-0": "stop"})
+
+
+@pytest.mark.parametrize("sampling", [{"ignore_eos": True}, {"min_tokens": 9}])
+def test_end_token_of_a_grammar_stops_whatever_else_was_asked_for(sampling: dict[str, int | bool]) -> None:
+    """The sampler draws one there only where the grammar leaves nothing else."""
+    scheduler = create_scheduler()
+    (request,) = create_requests(1)
+    params = msgspec.structs.replace(request.sampling, grammar=Grammar("start: /a/"), **sampling)
+    only = Request("held", request.prompt_token_ids, params)
+    scheduler.add(only)
+    assert run_step(scheduler, tokens={"held": END_TOKEN}).ended == {"held": "stop"}
 
 
 @pytest.mark.parametrize(("num_prompt_tokens", "num_drawn"), [(90, 10), (99, 1), (100, 1)])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homeai.config import ResidencyConfig
-from homeai.errors import EngineDied, NotReady, QueueTimeout, RequestError, TooManyRequests
+from homeai.errors import EngineDied, InvalidRequest, NotReady, QueueTimeout, RequestError, TooManyRequests
 from homeai.messages import AbortRequests, AddRequest, Down, Heartbeat, Progress, RequestFailed
 from homeai.request import FinishReason, WaitReason
 from homeai.server.admission import Door
@@ -245,6 +245,13 @@ async def test_refused_request_fails_alone(engine: Engine) -> None:
         await first.wait()
     engine.client.handle(step(finished("b"), admitted=("b",)))
     assert await second.wait()
+
+
+async def test_what_only_the_engine_can_refuse_is_the_clients_mistake(engine: Engine) -> None:
+    stream = engine.submit("a")
+    engine.client.handle(RequestFailed("a", "lexer error: too complex", is_invalid=True))
+    with pytest.raises(InvalidRequest, match="too complex"):
+        await stream.wait()
 
 
 async def test_what_came_before_an_error_is_read_first_and_the_error_is_not_lost(engine: Engine) -> None:

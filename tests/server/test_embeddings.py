@@ -162,7 +162,7 @@ async def test_child_ends_when_nobody_asks_and_starts_again(text: Text, model_pa
     child = house.next_child
     await house.embed([5])
     await child.was_closed.wait()
-    assert house.embeddings.child_pid is None
+    assert house.embeddings.queue.child_pid is None
     await house.embed([6])
     assert len(house.children) == 2
 
@@ -246,7 +246,9 @@ async def test_a_model_of_its_own_has_its_own_name(text: Text, model_path: Path)
 async def test_a_file_that_cannot_be_read_is_said_and_looked_at_again(
     text: Text, tmp_path: Path, model_path: Path
 ) -> None:
-    house = House(text, tmp_path / "none.gguf")
+    house = House(text, model_path)
+    settings = config.load(None, env={}, overrides=[("embeddings.model", str(tmp_path / "none.gguf"))]).embeddings
+    house.embeddings = Embeddings(settings, model_path, house.start)
     with pytest.raises(NotReady, match="model file not found"):
         await house.embed("a")
     (tmp_path / "none.gguf").symlink_to(model_path)

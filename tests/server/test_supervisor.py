@@ -10,7 +10,7 @@ import pytest
 
 from homeai.clock import VirtualClock
 from homeai.config import ResidencyConfig
-from homeai.errors import EngineDied, NotReady
+from homeai.errors import EngineDied, GPUUnavailable, NotReady
 from homeai.messages import AbortRequests, EngineFailed, Heartbeat, LoadProgress, Shutdown, Up
 from homeai.request import FinishReason
 from homeai.server import supervisor as supervisor_module
@@ -286,7 +286,7 @@ async def test_requests_are_told_that_the_device_is_unavailable_and_to_try_again
     house.supervisor.send(make_add("early"))
     await house.lose_child(NO_GPU)
     (told,) = house.losses
-    assert type(told) is NotReady
+    assert type(told) is GPUUnavailable
     assert "no GPU yet" in told.message
     assert told.retry_after_s
     assert not house.supervisor.takes_requests

@@ -96,7 +96,7 @@ def loaded(what: str, load: Callable[[], T], no_reason: str) -> T:
 _backend_ready = False
 
 
-def _init_backend() -> None:
+def init_backend() -> None:
     global _backend_ready
     if not _backend_ready:
         C.llama_log_set(_on_log, ctypes.c_void_p(0))
@@ -106,7 +106,7 @@ def _init_backend() -> None:
 
 def supports_gpu() -> bool:
     """True when this build can offload and sees a device to offload to."""
-    _init_backend()
+    init_backend()
     return bool(C.llama_supports_gpu_offload())
 
 
@@ -120,7 +120,7 @@ _ggml.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, *[ctypes.POINTER(ctyp
 def device_memory() -> tuple[int, int] | None:
     """Free and total bytes of all GPUs that llama.cpp would use, together; None without one. It sees what the driver
     lets this process see, and opens the GPUs."""
-    _init_backend()
+    init_backend()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     sizes: list[tuple[int, int]] = []
     for index in range(_ggml.ggml_backend_dev_count()):
@@ -153,7 +153,7 @@ class Model:
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         check_is_gguf(path)
-        _init_backend()
+        init_backend()
         params = C.llama_model_default_params()
         params.vocab_only = vocab_only
         params.n_gpu_layers = n_gpu_layers

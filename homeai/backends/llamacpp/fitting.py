@@ -27,6 +27,7 @@ from homeai.request import longest_request
 
 log = logging.getLogger("homeai.engine")
 
+MAX_ASKED_CELLS: Final = 2**18  # llama.cpp's books of more cells are large themselves; what they take is scaled up
 AMPLE: Final = 2.0  # times the rough estimate: then nothing needs to be known exactly
 
 _KV: Final = re.compile(r"^\w*(?:kv_cache|memory_recurrent)\w*: size =\s*([\d.]+) MiB")
@@ -95,8 +96,10 @@ def exact_estimate(
 
     @functools.cache
     def buffers(num_cells: int, max_num_seqs: int, kv_type: str) -> Buffers:
-        changed = msgspec.structs.replace(config, num_kv_cells=num_cells, max_num_seqs=max_num_seqs, kv_type=kv_type)
-        return context_buffers(model, context_of(changed, model))
+        asked = min(num_cells, MAX_ASKED_CELLS)
+        changed = msgspec.structs.replace(config, num_kv_cells=asked, max_num_seqs=max_num_seqs, kv_type=kv_type)
+        known = context_buffers(model, context_of(changed, model))
+        return known if asked == num_cells else known.scaled(num_cells / asked)
 
     def estimate(choice: Choice) -> Needs:
         known = buffers(choice.num_cells, choice.max_num_seqs, choice.kv_type)

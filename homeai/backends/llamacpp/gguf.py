@@ -11,8 +11,7 @@ from typing import Final
 
 from llama_cpp._ggml import libggml
 
-from homeai.backends.llamacpp.binding import check_is_gguf
-from homeai.errors import ModelLoadError
+from homeai.backends.llamacpp.binding import check_is_gguf, init_backend, loaded
 from homeai.model_sizes import ModelSizes
 
 _UINT32: Final = 4  # enum gguf_type
@@ -143,9 +142,12 @@ def _sizes(file: _File, tensors: dict[str, int]) -> ModelSizes:
 @contextmanager
 def _opened(path: Path) -> Iterator[_File]:
     check_is_gguf(path)
-    handle = libggml.gguf_init_from_file(str(path).encode(), _Params(True, None))
-    if not handle:
-        raise ModelLoadError(f"cannot load {path.name}: its header cannot be read")
+    init_backend()  # for its log
+    handle = loaded(
+        f"cannot load {path.name}",
+        lambda: libggml.gguf_init_from_file(str(path).encode(), _Params(True, None)),
+        no_reason="its header cannot be read",
+    )
     try:
         yield _File(handle)
     finally:

@@ -11,7 +11,7 @@ from homeai.server.api.anthropic_answers import MessageAnswer
 from homeai.server.api.anthropic_bodies import CountBody, MessagesBody
 from homeai.server.api.body import documents, read_body
 from homeai.server.api.caller import caller_of
-from homeai.server.api.respond import respond
+from homeai.server.api.respond import noted, respond
 from homeai.server.service import Service
 
 
@@ -38,6 +38,6 @@ def router(service: Service) -> APIRouter:
         with service.arriving("/v1/messages/count_tokens", caller_of(request)) as arrival:
             body = await read_body(request, CountBody)
             num_tokens = await service.count_tokens(arrival, body.chat(arrival.notes), body.resident_model)
-        return JSON({"input_tokens": num_tokens})
+        return noted(JSON({"input_tokens": num_tokens}), arrival)
 
     return routes

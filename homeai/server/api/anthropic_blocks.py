@@ -31,7 +31,7 @@ class TextBlock(Body):
 
 class ThinkingBlock(Body):
     type: Literal["thinking"]
-    thinking: str = ""
+    thinking: str | None = None
 
 
 class ToolUseBlock(Body):
@@ -124,7 +124,7 @@ class _Reader:
                 case TextBlock():
                     parts.append(_text(block.text))
                 case ThinkingBlock():
-                    thoughts.append(block.thinking)
+                    thoughts.append(block.thinking or "")
                 case ToolUseBlock():
                     self._tools[block.id] = block.name
                     calls.append(ToolCall(block.name, block.input, block.id))

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai import __version__
-from homeai.errors import NotReady, NotSupported, Unsupported
+from homeai.errors import NotReady, NotSupported
 from homeai.request import SamplingParams
 from homeai.server.answers import JSON
 from homeai.server.api.body import documents, read_body
@@ -74,10 +74,8 @@ def router(service: Service) -> APIRouter:
         raise NotSupported("slots cannot be saved, restored or erased: the cache is managed here")
 
     async def _complete(arrival: Arrival, body: NativeBody, prompts: Sequence[list[int]]) -> Reply:
-        if (answer_format := body.answer_format()) is not None:
-            raise Unsupported(f"{answer_format.path} is not supported on this path yet", param=answer_format.path)
         arrival.notes += body.notes()
-        return await service.complete(arrival, prompts, body.ask())
+        return await service.complete(arrival, prompts, body.ask(), answer_format=body.answer_format())
 
     async def _respond(
         request: Request, arrival: Arrival, body: NativeBody, reply: Reply, *, is_truncated: bool = False

@@ -87,7 +87,6 @@ class Answer:
 
     def __init__(self, reply: Reply, request_id: str, **options: Unpack[Options]) -> None:
         self._reply = reply
-        self.text = reply.text
         self._n = options.get("n", 1)
         self._wants_logprobs = options.get("wants_logprobs", False)
         self._include_usage = options.get("include_usage", False)
@@ -97,6 +96,11 @@ class Answer:
         self._fields = options.get("fields", ())
         self._id = f"{self.id_prefix}-{request_id}"
         self._created = int(time.time())
+
+    @property
+    def text(self) -> Text:
+        """Of the model that answers: it may become another one while the request waits."""
+        return self._reply.text
 
     @property
     def ping(self) -> bytes | None:

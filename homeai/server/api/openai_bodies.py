@@ -47,7 +47,6 @@ WITHOUT_EFFECT: Final = {  # and said so: the client may count on it
     "mirostat_tau": "mirostat sampling is not done",
     "mirostat_eta": "mirostat sampling is not done",
     "samplers": "samplers are applied in this server's own order",
-    "keep_alive": "the model stays as long as this server's own settings say",
     "thinking_budget_tokens": "only 0 and -1 change anything",
 }
 

@@ -26,7 +26,7 @@ class Dialect(Protocol):
 
     @property
     def ping(self) -> bytes | None:
-        """What is sent into a long silence; None: nothing may be."""
+        """What is sent into a long silence, each time; None: nothing may be."""
         ...
 
     def pieces(self, pieces: Iterable[Piece]) -> bytes:
@@ -50,7 +50,7 @@ async def respond(
     request: Request, arrival: Arrival, reply: Reply, dialect: Dialect, *, stream: bool, ping_s: float = 0.0
 ) -> Response:
     """Errors that come before the first token still get their real status. `ping_s` 0 or less: no pings."""
-    pause_s = max(ping_s, MIN_PING_S) if ping_s > 0 and dialect.ping is not None else None
+    pause_s = max(ping_s, MIN_PING_S) if ping_s > 0 else None
     try:
         if stream:
             await unless_gone(request.receive, reply.wait(pause_s))
@@ -59,13 +59,16 @@ async def respond(
     except BaseException:
         reply.close()
         raise
-    response: Response
     if stream:
-        response = EventStream(_chunks(reply, dialect, pause_s), dialect.content_type)
-    else:
-        response = JSON(dialect.whole(results))
+        return noted(EventStream(_chunks(reply, dialect, pause_s), dialect.content_type), arrival)
+    return noted(JSON(dialect.whole(results)), arrival)
+
+
+def noted(response: Response, arrival: Arrival) -> Response:
+    """With what was done that the client did not ask for. Notes repeat its words: none of them ends the header."""
     if arrival.notes:
-        response.headers["X-HomeAI-Notes"] = "; ".join(arrival.notes)
+        text = "; ".join(arrival.notes)
+        response.headers["X-HomeAI-Notes"] = "".join(char if " " <= char <= "~" else "?" for char in text)
     return response
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from homeai.server.answers import JSON
 from homeai.server.api.body import documents, read_body
 from homeai.server.api.caller import caller_of
-from homeai.server.api.respond import respond
+from homeai.server.api.respond import noted, respond
 from homeai.server.api.responses_answers import ResponseAnswer
 from homeai.server.api.responses_bodies import InputBody, ResponsesBody
 from homeai.server.service import Service
@@ -38,6 +38,6 @@ def router(service: Service) -> APIRouter:
             body = await read_body(request, InputBody)
             box = body.toolbox(arrival.notes)
             num_tokens = await service.count_tokens(arrival, body.chat(box, arrival.notes), body.model)
-        return JSON({"object": "response.input_tokens", "input_tokens": num_tokens})
+        return noted(JSON({"object": "response.input_tokens", "input_tokens": num_tokens}), arrival)
 
     return routes

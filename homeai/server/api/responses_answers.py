@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import msgspec
 
@@ -30,14 +29,11 @@ from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result
 from homeai.server.text import Text
 
-COMMENT: Final = b":\n\n"
-
 
 class ResponseAnswer:
     """One response. A stream ends with it, whole; there is no [DONE]."""
 
     content_type = "text/event-stream"
-    ping: bytes | None = COMMENT
 
     def __init__(self, reply: Reply, request_id: str, body: ResponsesBody, box: Toolbox) -> None:
         self._reply = reply
@@ -45,6 +41,13 @@ class ResponseAnswer:
         self._fixed = _fixed_fields(f"resp_{request_id}", self._created_at, reply.text.name, body)
         self._output = Output(reply.text, request_id, box, body)
         self._num_events = 0
+
+    @property
+    def ping(self) -> bytes | None:
+        """That it is under way, said again: Codex, for one, does not take a comment for a sign of life."""
+        if not self._num_events:
+            return self._begin()
+        return self._state(IN_PROGRESS, self._response(IN_PROGRESS))
 
     def pieces(self, pieces: Iterable[Piece]) -> bytes:
         sent = b"" if self._num_events else self._begin()

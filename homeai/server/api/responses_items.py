@@ -39,7 +39,7 @@ Content = Annotated[
 
 
 class MessageItem(Body):
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = None
     role: Name
     content: Content
 

@@ -322,6 +322,22 @@ def test_late_error_fails_the_response(error: RequestError, code: str, words: st
     )
 
 
+def test_silence_says_again_that_it_is_under_way() -> None:
+    """SDKs insist on `created` first; Codex gives up on a stream of comments."""
+    answer = make_answer()
+    before = (answer.ping or b"") + (answer.ping or b"")
+    begun = answer.pieces([piece(Content("Hi"))]) + (answer.ping or b"")
+    data = checked(before + begun + answer.pieces([piece(reason=STOP)]))
+    assert names(data)[:4] == ["created", "in_progress", "in_progress", "output_item.added"]
+    assert names(data).count("created") == 1
+    assert names(data)[6] == "in_progress"
+    state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
+    for each in data:
+        state.handle_event(Event.validate_python(each))
+    assert state._completed_response is not None
+    assert state._completed_response.output_text == "Hi"
+
+
 def test_prompt_that_is_too_long_is_told_in_the_words_that_codex_reads() -> None:
     data = events(make_answer().error(PromptTooLong(9, 5)))
     assert data[-1]["response"]["error"]["code"] == "context_length_exceeded"
