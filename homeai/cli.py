@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from homeai import __version__
+from homeai import __version__, cli_control
 from homeai.errors import ConfigError, HomeAIError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ models_app = typer.Typer(help="Model files on this machine.", no_args_is_help=Tr
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
+app.add_typer(cli_control.app)
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file, as config.example.yaml.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where models, ledger and keys live.")]
@@ -246,6 +247,9 @@ def keys_add(
     name: Annotated[str, typer.Argument(help="Who will use it, e.g. living-room-tablet.")],
     fairness_class: Annotated[str | None, typer.Option("--class", help="Fairness class of its requests.")] = None,
     trusted: Annotated[bool, typer.Option(help="May say for whom it asks (X-HomeAI-Source, Open WebUI).")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="May load, unload, pause (`homeai load` and its like).")
+    ] = False,
     requests_per_minute: Annotated[int | None, typer.Option(min=1, help="The most requests within a minute.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(min=1, help="Prompts and answers, until midnight.")] = None,
     max_context: Annotated[int | None, typer.Option(min=2, help="Tokens of one request, prompt and answer.")] = None,
@@ -261,7 +265,7 @@ def keys_add(
         "tokens_per_day": tokens_per_day,
         "max_context": max_context,
     }
-    print(_key_store(loaded).add(name, fairness_class, trusted, **limits))
+    print(_key_store(loaded).add(name, fairness_class, trusted, admin=admin, **limits))
 
 
 @keys_app.command("list")

@@ -296,6 +296,7 @@ class ResidencyConfig(Section):
     heartbeat_timeout_s: Positive = 60.0
     max_restarts: CountOrZero = 5
     restart_window_s: Positive = 600.0
+    keep_awake: bool = True
 
 
 class EmbeddingsConfig(Section):
@@ -306,6 +307,13 @@ class EmbeddingsConfig(Section):
     num_threads: Count = 1
     max_waiting: Count = 64
     idle_timeout_s: Positive = 300.0
+
+
+class BatchesConfig(Section):
+    max_running: Count = 2
+    retention_days: CountOrZero = 30
+    max_file_bytes: Count = 100 * 1024 * 1024
+    max_stored_bytes: Annotated[int, Field(ge=1)] = 1024**3
 
 
 class LedgerConfig(Section):
@@ -337,6 +345,7 @@ class Config(Section):
     pins: Annotated[tuple[PinConfig, ...], Field(strict=False)] = ()
     residency: ResidencyConfig = ResidencyConfig()
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    batches: BatchesConfig = BatchesConfig()
     ledger: LedgerConfig = LedgerConfig()
 
     @property

@@ -20,7 +20,7 @@ from homeai.status import RequestProgress, Status
 if TYPE_CHECKING:
     from homeai.keys import Key
 
-STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow"}
+STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow", "yielded": "yellow", "sleeping": "blue"}
 GIB = 2**30
 MIB = 2**20
 
@@ -37,6 +37,11 @@ class DaemonClient:
             response = http.get("/api/status", timeout=10)
             _check(response)
             return msgspec.json.decode(response.content, type=Status)
+
+    def control(self, what: str, **fields: object) -> None:
+        """One of what the owner may do: /api/admin/`what`."""
+        with self._connection() as http:
+            _check(http.post(f"/api/admin/{what}", json=fields))
 
     def chat(self, messages: list[dict[str, str]], max_tokens: int | None = None) -> Iterator[str]:
         """The answer as it is generated; up to its natural end without `max_tokens`."""
@@ -111,13 +116,14 @@ def plain_console() -> Console:
 
 def render_keys(keys: Sequence[Key]) -> RenderableType:
     limits = "requests/minute", "tokens/day", "max context"
-    table = Table("name", "class", "trusted", *limits, "made", box=None, header_style="dim")
+    table = Table("name", "class", "trusted", "admin", *limits, "made", box=None, header_style="dim")
     for key in keys:
         numbers = (key.requests_per_minute, key.tokens_per_day, key.max_context)
         table.add_row(
             key.name,
             key.fairness_class or "default",
             "yes" if key.trusted else "no",
+            "yes" if key.admin else "no",
             *("–" if number is None else f"{number:,}" for number in numbers),
             datetime.fromtimestamp(key.created_at).strftime("%Y-%m-%d %H:%M"),
         )
@@ -143,6 +149,7 @@ def _facts(status: Status) -> Table:
     if status.failure:
         state.append(f"  {status.failure}", style="red")
     table.add_row("state", state)
+    table.add_row("why", "; ".join([status.residency.reason, *(f"{name} waits" for name in status.residency.paused)]))
     table.add_row(
         "model", f"{model.name or model.file} on {model.device or '–'}, up to {model.max_model_len or 0:,} tokens"
     )
@@ -159,6 +166,10 @@ def _facts(status: Status) -> Table:
     table.add_row("KV", f"{kv.used:,} of {kv.total:,} tokens, {kv.kept:,} of them kept for reuse{saved}")
     for pin in status.pins:
         table.add_row("pin", Text(f"{pin.name}: {pin.num_tokens:,} tokens, {pin.state}"))
+    for job in status.batches:
+        failed = f", {job.num_failed} failed" if job.num_failed else ""
+        num_done = job.num_completed + job.num_failed
+        table.add_row("batch job", Text(f"{job.source}: {num_done:,} of {job.num_lines:,} done{failed}"))
     table.add_row(
         "batch",
         f"{batch.num_running} of {batch.max_num_seqs} running, {batch.num_waiting} waiting; "

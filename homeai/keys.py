@@ -1,5 +1,11 @@
 """API keys: who may ask from beyond this machine. Kept hashed in the ledger's file, used from memory.
 
+Others can be given in a file, as a systemd credential (`LoadCredential=keys.yaml:…`): a list of
+
+    - {name: tablet, key: hai_…, class: voice}
+
+with `trusted`, `admin`, `requests_per_minute`, `tokens_per_day` and `max_context` besides, where wanted.
+
 A key is 32 random bytes, so one SHA-256 is enough: slow hashes and salts protect what can be guessed, and
 2^256 cannot.
 """
@@ -11,12 +17,14 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import yaml
 from sqlite_utils import Database
 
 from homeai.errors import ConfigError
@@ -25,14 +33,17 @@ from homeai.ledger import open_database
 log = logging.getLogger("homeai.keys")
 
 PREFIX = "hai_"
+CREDENTIAL = "keys.yaml"
+MIN_GIVEN_CHARS = 32  # of a key that we did not make: fewer could be guessed
 COLUMNS = (
     *("name", "hash", "fairness_class", "trusted", "created_at"),
-    *("requests_per_minute", "tokens_per_day", "max_context"),
+    *("requests_per_minute", "tokens_per_day", "max_context", "admin"),
 )
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """`trusted`: believed when it says who it asks for (X-HomeAI-Source). `created_at` is Unix time.
+    """`trusted`: believed when it says who it asks for (X-HomeAI-Source). `admin`: may load and unload the model.
+    `created_at` is Unix time.
 
     Limits of its requests, None for none: how many in any 60 s, prompt and answer tokens from midnight to midnight,
     and prompt and answer tokens of one.
@@ -45,6 +56,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
     max_context: int | None = None
+    admin: bool = False
 
 
 class KeyStore:
@@ -54,8 +66,10 @@ class KeyStore:
     it is, and tried again whenever a key is to be found.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, given: Sequence[tuple[str, Key]] = ()) -> None:
+        """`given`: more keys, with their hashes; they are found like those of the file, and not listed."""
         self._path = path
+        self._given = given
         self._database: Database | None = None
         self._version = -1  # of the file as this connection last saw it
         self._keys: list[tuple[str, Key]] = []  # with their hashes
@@ -70,15 +84,16 @@ class KeyStore:
         requests_per_minute: int | None = None,
         tokens_per_day: int | None = None,
         max_context: int | None = None,
+        admin: bool = False,
     ) -> str:
         """The new key in plain text, which is nowhere kept."""
         token = PREFIX + secrets.token_urlsafe(32)
         limits = requests_per_minute, tokens_per_day, max_context
-        row = (name, _hash(token), fairness_class, trusted, time.time(), *limits)
+        row = (name, _hash(token), fairness_class, trusted, time.time(), *limits, admin)
         if name in self._names():
             raise ConfigError(f"there is already a key named {name!r}: revoke it first")
         with self._usable() as database:
-            database.execute(f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute(f"INSERT INTO keys ({', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._reload(database)
         return token
 
@@ -114,8 +129,13 @@ class KeyStore:
         """
         self.refresh()
         digest = _hash(token)
-        matches = [key for known, key in self._keys if hmac.compare_digest(known, digest)]
+        matches = [key for known, key in (*self._given, *self._keys) if hmac.compare_digest(known, digest)]
         return matches[0] if matches else None
+
+    def named(self, name: str) -> Key | None:
+        """As it is now."""
+        self.refresh()
+        return next((key for _, key in self._keys if key.name == name), None)
 
     def spent(self, since: float) -> dict[str, int]:
         """The tokens, of prompts and answers, of each key's requests that came since then (Unix time), by its name.
@@ -163,6 +183,51 @@ class KeyStore:
         rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM keys ORDER BY name")
         keys = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
         self._keys = [(row.pop("hash"), msgspec.convert(row, Key, strict=False)) for row in keys]
+
+
+# ---- keys in a file ------------------------------------------------------------------------------------
+
+
+class GivenKey(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"fairness_class": "class"}
+):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    key: Annotated[str, msgspec.Meta(min_length=MIN_GIVEN_CHARS)]
+    fairness_class: str | None = None
+    trusted: bool = False
+    admin: bool = False
+    requests_per_minute: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tokens_per_day: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
+
+
+def given_keys(environ: Mapping[str, str], classes: Collection[str]) -> list[tuple[str, Key]]:
+    """The keys of the credential, with their hashes. Raises `ConfigError`, which shows no value."""
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    if not directory:
+        return []
+    path = Path(directory) / CREDENTIAL
+    try:
+        given = msgspec.yaml.decode(path.read_bytes(), type=list[GivenKey])
+        now = path.stat().st_mtime
+    except FileNotFoundError:
+        return []
+    except (OSError, yaml.YAMLError, ValueError) as error:  # whose words can be a part of the file
+        why = error if isinstance(error, (OSError, msgspec.ValidationError)) else "it is not a list in YAML"
+        raise ConfigError(f"the keys in {CREDENTIAL} cannot be used: {why}") from None
+    for key in given:
+        if key.fairness_class is not None and key.fairness_class not in classes:
+            allowed = ", ".join(classes)
+            raise ConfigError(
+                f"{CREDENTIAL}, {key.name}: class {key.fairness_class} does not exist; there are {allowed}"
+            )
+    return [(_hash(key.key), _key(key, now)) for key in given]
+
+
+def _key(given: GivenKey, created_at: float) -> Key:
+    fields = msgspec.structs.asdict(given)
+    del fields["key"]
+    return Key(**fields, created_at=created_at)
 
 
 def _hash(token: str) -> str:

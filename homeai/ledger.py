@@ -27,7 +27,7 @@ from homeai.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS requests (
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS events (at REAL, kind TEXT, detail TEXT);
 CREATE INDEX IF NOT EXISTS events_at ON events (at);
 CREATE TABLE IF NOT EXISTS keys (
     name TEXT PRIMARY KEY, hash TEXT NOT NULL, fairness_class TEXT, trusted INTEGER NOT NULL, created_at REAL NOT NULL,
-    requests_per_minute INTEGER, tokens_per_day INTEGER, max_context INTEGER
+    requests_per_minute INTEGER, tokens_per_day INTEGER, max_context INTEGER, admin INTEGER NOT NULL DEFAULT 0
 );
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -62,6 +62,9 @@ CREATE TABLE IF NOT EXISTS keys (
 ALTER TABLE keys ADD COLUMN requests_per_minute INTEGER;
 ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
 ALTER TABLE keys ADD COLUMN max_context INTEGER;
+""",
+    3: """
+ALTER TABLE keys ADD COLUMN admin INTEGER NOT NULL DEFAULT 0;
 """,
 }
 BATCH_ROWS = 256

@@ -154,10 +154,13 @@ class Store:
 
 
 def chosen(config: Config) -> Path | None:
-    """The file that `model.path` means: a path, or the name of a model that was pulled; None where it is not set.
-    Raises `ConfigError`."""
-    wanted = config.model.path
-    if wanted is None or wanted.exists():
+    """The file that `model.path` means; None where it is not set. Raises `ConfigError`."""
+    return None if config.model.path is None else found(config, config.model.path)
+
+
+def found(config: Config, wanted: Path) -> Path:
+    """A path, or the name of a model that was pulled, as a path. Raises `ConfigError`."""
+    if wanted.exists():
         return wanted
     try:
         model = Store(config.data_dir).find(str(wanted))

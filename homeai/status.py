@@ -102,6 +102,18 @@ class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "cl
     text: str | None = None  # the end of what was written so far, of a source whose settings show it
 
 
+class BatchProgress(msgspec.Struct, frozen=True):
+    """A batch (/v1/batches) with lines to run."""
+
+    id: str
+    source: str
+    num_lines: int
+    num_completed: int
+    num_failed: int
+    num_running: int
+    age_s: float
+
+
 class TotalsStatus(msgspec.Struct, frozen=True):
     """Since the start of the daemon."""
 
@@ -110,6 +122,17 @@ class TotalsStatus(msgspec.Struct, frozen=True):
     failed: int
     preemptions: int
     out_of_room: int
+
+
+class ResidencyStatus(msgspec.Struct, frozen=True):
+    """What should be (resident, sleeping, yielded), and why. `expires_in_s`: when it leaves if nobody asks."""
+
+    policy: str
+    wanted: str
+    reason: str
+    expires_in_s: float | None = None
+    paused: list[str] = []  # classes
+    num_loads: int = 0  # since the start of the daemon
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -126,6 +149,8 @@ class Status(msgspec.Struct, frozen=True):
     classes: list[ClassStatus]
     requests: list[RequestProgress]
     totals: TotalsStatus
+    residency: ResidencyStatus
     pins: list[PinStatus] = []
+    batches: list[BatchProgress] = []  # those with lines to run
     rules: list[dict[str, str]] = []  # who is asking: by what, which value, what source, in what class
     notes: list[str] = []  # what the owner should know, although everything goes on

@@ -153,7 +153,7 @@ def test_key_is_shown_once_and_opens_the_door(run: Run, tmp_path: Path) -> None:
     assert (key.name, key.fairness_class, key.trusted) == ("tablet", "voice", True)
     listed = run("keys", "list").out
     assert token not in listed
-    assert re.search(r"tablet +voice +yes +– +– +– +\d{4}-\d\d-\d\d \d\d:\d\d", listed)
+    assert re.search(r"tablet +voice +yes +no +– +– +– +\d{4}-\d\d-\d\d \d\d:\d\d", listed)
 
 
 def test_key_is_listed_with_its_limits(run: Run) -> None:

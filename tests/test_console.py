@@ -27,6 +27,7 @@ from homeai.status import (
     PinStatus,
     PolicyStatus,
     RequestProgress,
+    ResidencyStatus,
     Status,
     TotalsStatus,
 )
@@ -46,6 +47,7 @@ STATUS = Status(
     classes=[ClassStatus("voice", 8.0, 1, 2, 16, 20.0)],
     requests=[],
     totals=TotalsStatus(5, 4, 3, 2, 1),
+    residency=ResidencyStatus("idle", "resident", "2 request(s) need it", paused=["background"]),
 )
 REQUEST = RequestProgress("a", "kitchen", "voice", "waiting", "kv_space", 300, 128, 0, 64, 2.0)
 
@@ -66,6 +68,7 @@ def test_status_has_the_facts_of_the_page(monkeypatch: pytest.MonkeyPatch) -> No
     text = shown(STATUS, monkeypatch)
     for fact in (
         "resident",
+        "2 request(s) need it; background waits",
         "gemma on cpu, up to 8,192 tokens",
         "weights 1.0 GiB, KV 2.0 GiB, engine 3.0 GiB; free 8.0 GiB",
         "1,234 of 16,384 tokens, 1,000 of them kept for reuse; 5 MiB saved in ordinary memory",

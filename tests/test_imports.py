@@ -39,7 +39,7 @@ def test_scheduling_stands_on_the_ground_floor_only(pure: set[str]) -> None:
 def test_front_end_loads_neither_scheduler_nor_runner() -> None:
     loaded = loaded_by("homeai.server.app", "homeai.server.daemon")
     assert not {name for name in loaded if name.startswith(("homeai.scheduling", "homeai.engine"))}
-    assert "homeai.backends.llamacpp.runner" not in loaded
+    assert not loaded & {"homeai.backends.llamacpp.runner", "homeai.backends.llamacpp.embedder"}
     assert "torch" not in loaded
 
 
@@ -50,6 +50,12 @@ def test_command_line_starts_without_the_server_and_the_model() -> None:
 def test_engine_child_does_not_load_the_web() -> None:
     loaded = loaded_by("homeai.engine.process", "homeai.backends.llamacpp.runner")
     assert not loaded & {"fastapi", "uvicorn", "sqlite_utils", "pydantic", "httpx", "torch"}
+
+
+def test_embedding_child_does_not_load_the_web_or_the_engine() -> None:
+    loaded = loaded_by("homeai.embedding.process", "homeai.backends.llamacpp.embedder")
+    assert not loaded & {"fastapi", "uvicorn", "sqlite_utils", "pydantic", "httpx", "torch"}
+    assert not {name for name in loaded if name.startswith(("homeai.scheduling", "homeai.engine", "homeai.server"))}
 
 
 def test_torch_is_not_installed() -> None:

@@ -34,6 +34,7 @@ log = logging.getLogger("homeai.engine")
 GROUP_SIZE = 2  # tokens
 SNAPSHOT_INTERVAL_S = 0.5
 SNAPSHOT_MAX_REQUESTS = 200
+UNFIT_GRAMMAR = "the grammar or schema of this request cannot be followed: {}"
 
 
 class EngineLoop:
@@ -133,7 +134,7 @@ class EngineLoop:
         try:
             self._engine.add(request)
         except GrammarFailed as error:
-            self._fail(request.request_id, str(error), is_invalid=True)
+            self._fail(request.request_id, UNFIT_GRAMMAR.format(error), is_invalid=True)
             return
         except AssertionError as error:  # the front end should have refused it
             self._fail(request.request_id, str(error))
@@ -144,7 +145,7 @@ class EngineLoop:
 
     def _fail(self, request_id: str, message: str, *, is_invalid: bool = False) -> None:
         """This one fails, the loop goes on."""
-        log.error("request %s cannot be served: %s", request_id, message)
+        log.log(logging.INFO if is_invalid else logging.ERROR, "request %s cannot be served: %s", request_id, message)
         self._live.pop(request_id, None)
         self._outbox.put(RequestFailed(request_id, message, is_invalid))
 
@@ -166,7 +167,7 @@ class EngineLoop:
         self._wake_at = step.plan.wake_at
         for request_id, message in step.result.failed.items():
             self._engine.abort(request_id)
-            self._fail(request_id, message, is_invalid=True)
+            self._fail(request_id, UNFIT_GRAMMAR.format(message), is_invalid=True)
         self._send(step)
         if self._step_log is not None:
             record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}

@@ -19,7 +19,8 @@ def softmax_weights(logits: npt.NDArray[np.floating], temperature: float = 1.0) 
     weights = logits.astype(np.float64)
     weights -= logits.max()
     if temperature != 1.0:
-        weights /= temperature
+        with np.errstate(over="ignore"):  # near 0 all but the best are infinitely unlikely
+            weights /= temperature
     return np.exp(weights, out=weights)
 
 

@@ -12,9 +12,12 @@ from homeai import __version__
 from homeai.errors import NotFound, RequestError
 from homeai.server.answers import ClientGone, error_response
 from homeai.server.api import (
+    admin,
     anthropic,
+    batches,
     docs,
     embeddings,
+    files,
     llamacpp,
     ollama,
     openai,
@@ -24,11 +27,14 @@ from homeai.server.api import (
     tokens,
 )
 from homeai.server.guards import CORS, BodyLimit, HostGuard, Recovery, RequestId
+from homeai.server.openapi import Application
 from homeai.server.service import Service
+
+FORM_BYTES = 65_536  # of an uploaded file's form, beside the file
 
 
 def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
-    app = FastAPI(title="homeai", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = Application(title="homeai", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.include_router(openai.router(service))
     app.include_router(openai_models.router(service))
     app.include_router(anthropic.router(service))
@@ -37,14 +43,23 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     app.include_router(llamacpp.router(service))
     app.include_router(tokens.router(service))
     app.include_router(responses.router(service))
+    app.include_router(files.router(service))
+    app.include_router(batches.router(service))
     app.include_router(status.router(service))
+    app.include_router(admin.router(service))
     app.include_router(docs.router())
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGone, _client_gone)
     app.add_exception_handler(ClientDisconnect, _client_gone)
     server = service.config.server
-    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes, timeout_s=server.body_timeout_s)
+    upload_bytes = service.config.batches.max_file_bytes + FORM_BYTES
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=server.max_body_bytes,
+        timeout_s=server.body_timeout_s,
+        larger=dict.fromkeys(("/v1/files", "/files"), upload_bytes),
+    )
     app.add_middleware(CORS, allowed_hosts=server.allowed_hosts, cors_origins=server.cors_origins)
     app.add_middleware(HostGuard, allowed_hosts=server.allowed_hosts, cors_origins=server.cors_origins)
     app.add_middleware(Recovery)

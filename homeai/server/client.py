@@ -307,6 +307,14 @@ class EngineClient:
         """Nobody gets into the engine until `open`; who comes waits. `begun_may_end`: but what has begun."""
         self._is_shut, self._begun_may_end = True, begun_may_end
 
+    def hold_waiting(self) -> None:
+        """While it is shut: whoever waits elsewhere waits here."""
+        assert self._is_shut, "else they would be let in at once"
+        waiting = [request_id for request_id in self._live if self.waits(request_id)]
+        self.supervisor.withdraw(waiting)
+        self._comeback.clear()
+        self._held = dict.fromkeys(waiting)
+
     def open(self) -> None:
         """Let in who waited."""
         self._is_shut = False

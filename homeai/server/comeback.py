@@ -3,7 +3,8 @@
 What a request does to an engine it does at its next step. So those that ran come back one after the other, each
 when the one before it has drawn a token: computing their prompts again takes its time one by one anyway. Those
 that may not have run yet come back together. If the engine dies again, whoever was alone on trial did it and fails
-alone; a group that was on trial comes back one by one. An engine that was killed from outside tells nothing about anybody.
+alone; a group that was on trial comes back one by one. An engine that was killed from outside tells nothing about
+anybody.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -14,15 +15,18 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from homeai.config import Config
 from homeai.errors import ConfigError, HomeAIError, ModelLoadError
 from homeai.hardware import MachineProbe
-from homeai.keys import KeyStore
+from homeai.keys import KeyStore, given_keys
 from homeai.ledger import Ledger
 from homeai.metrics import Metrics
+from homeai.server import sleep_lock
 from homeai.server.admission import Door
 from homeai.server.app import create_app
+from homeai.server.batches.batches import Batches
 from homeai.server.books import Books
 from homeai.server.client import EngineClient
 from homeai.server.connection import Connection, ConnectionLimits
@@ -32,8 +36,9 @@ from homeai.server.limits import KeyLimits, day_of
 from homeai.server.notify import Notifier
 from homeai.server.pins import read_pins
 from homeai.server.service import Service
+from homeai.server.sleep_lock import SleepLock
 from homeai.server.sources import Sources
-from homeai.server.supervisor import State, Supervisor
+from homeai.server.supervisor import AWAY, State, Supervisor
 from homeai.server.text import Text
 
 log = logging.getLogger("homeai")
@@ -69,6 +74,15 @@ class Server(uvicorn.Server):
     def _connection(self) -> asyncio.Protocol:
         return self._protocol(self.config, self.server_state, self.lifespan.state)
 
+    def let_wait(self) -> None:
+        """Whoever comes from now on waits for the next daemon, in the sockets that systemd keeps open. A connection
+        that was not asked anything yet may still be: it gets an answer."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection) and connection.cycle is not None:
+                connection.shutdown()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._stop.is_set():
             self.should_exit = self.force_exit = True
@@ -92,13 +106,15 @@ class Daemon:
         self._supervisor = supervisor
         self._listeners = listeners
         self._notifier = Notifier()
-        keys = KeyStore(config.ledger_path)
+        keys = KeyStore(config.ledger_path, given_keys(os.environ, config.classes))
         keys.refresh()  # first: it makes the file that the ledger's thread then writes to
         self._ledger = Ledger(config.ledger_path, config.ledger.retention_days) if config.ledger.enabled else None
         self._books = Books(Metrics(), self._ledger)
         self._embeddings = Embeddings.of(config, model_path)
+        self._batches = Batches(config.batches, config.data_dir / "batches")
         self._service = self._make_service(keys)
         self._stop = asyncio.Event()
+        self._lines: asyncio.Task[None] | None = None  # of batches
         self._server = self._make_server()
         self._exit_code = 0
 
@@ -109,7 +125,6 @@ class Daemon:
         max_running = 1 if scheduler.mode == "single" else scheduler.max_num_seqs
         return Service(
             config=config,
-            model_file=self._model_path.name,
             supervisor=self._supervisor,
             client=EngineClient(self._supervisor, Door(max_waiting, max_running), queue_timeouts_s),
             sources=Sources(config.sources, config.classes, scheduler.default_class, server=config.server),
@@ -118,10 +133,12 @@ class Daemon:
             books=self._books,
             probe=MachineProbe(),
             embeddings=self._embeddings,
+            batches=self._batches,
+            model_path=self._model_path,
         )
 
     def _make_server(self) -> Server:
-        app = create_app(self._service, lifespan=lambda _app: self._lifespan())
+        app = create_app(self._service, lifespan=self._lifespan)
         server = self._config.server
         protocol = Connection.limited(
             ConnectionLimits(
@@ -149,14 +166,18 @@ class Daemon:
         return self._exit_code
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self) -> AsyncIterator[None]:
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         if self._ledger is not None:
             self._ledger.start()
         self._supervisor.on_state = self._announce
         self._announce(self._supervisor.state)
         self._supervisor.start().add_done_callback(self._task_ended)
-        work = self._become_ready(), self._feed_watchdog(), self._drain_on_stop(), self._retry_keys()
-        tasks = [asyncio.create_task(w) for w in work]
+        work = (
+            *(self._become_ready(), self._feed_watchdog(), self._drain_on_stop(), self._retry_keys()),
+            *(self._service.keeper.run(), self._stay_awake()),
+        )
+        self._lines = asyncio.create_task(self._batches.run(self._service, app))
+        tasks = [self._lines, *(asyncio.create_task(w) for w in work)]
         for task in tasks:
             task.add_done_callback(self._task_ended)
         try:
@@ -165,6 +186,7 @@ class Daemon:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._batches.close()
             await self._embeddings.close()
             await self._supervisor.stop()
             if self._ledger is not None:
@@ -185,7 +207,8 @@ class Daemon:
             self._supervisor.give_up(str(error))
             self._service.stay_closed()
         try:
-            await self._supervisor.ensure_ready()
+            if self._supervisor.state not in AWAY:  # nobody needs the model yet: what comes will load it
+                await self._supervisor.ensure_ready()
         except HomeAIError as error:
             self._notifier.send(STATUS=str(error))
             if self._notifier.is_active and self._supervisor.state is State.FAILED:
@@ -212,7 +235,8 @@ class Daemon:
         self._books.event("state", state)
         self._books.metrics.observe_engine(self._supervisor.ready)
         why = f" ({self._supervisor.failure})" if self._supervisor.failure else ""
-        self._notifier.send(STATUS=f"{state}: {self._model_path.name}{why}")
+        self._notifier.send(STATUS=f"{state}: {self._service.model_file}{why}")
+        self._service.keeper.look()
 
     async def _feed_watchdog(self) -> None:
         """While loading: ask for more time. Later: only as long as the engine's own loop is heard of."""
@@ -223,6 +247,11 @@ class Daemon:
             if self._supervisor.is_alive or self._supervisor.state is State.FAILED:
                 self._notifier.send(WATCHDOG=1)
             await asyncio.sleep(min(LOAD_NOTE_S, self._notifier.watchdog_s / 3 or LOAD_NOTE_S))
+
+    async def _stay_awake(self) -> None:
+        client = self._service.client
+        if self._config.residency.keep_awake and sleep_lock.is_available():
+            await SleepLock(lambda: self._supervisor.ready is not None and client.num_live > 0).run()
 
     async def _retry_keys(self) -> None:
         """What keeps people out is looked at again by itself."""
@@ -249,6 +278,11 @@ class Daemon:
         log.info("stopping: %d request(s) have up to %.0f s to end", len(client.live), deadline_s)
         self._notifier.send(STOPPING=1, EXTEND_TIMEOUT_USEC=int(1e6 * (deadline_s + STOP_S)))
         self._supervisor.drain()
+        if all(listener.outlives_us for listener in self._listeners):
+            self._server.let_wait()
+        self._service.keeper.close()
+        if self._lines is not None:
+            self._lines.cancel()  # nobody waits for them, and they are run again
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 await client.idle()

@@ -59,6 +59,7 @@ class EmbeddingQueue:
         self._news = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._child: Child | None = None
+        self._loaded: LoadEmbedder | None = None  # by the child
 
     @property
     def child_pid(self) -> int | None:
@@ -131,8 +132,10 @@ class EmbeddingQueue:
 
     async def _vector(self, job: _Job) -> bytes:
         try:
+            if self._child is not None and self._loaded != job.load:  # another model took its place
+                await self._end_child()
             if self._child is None:
-                self._child = await self._start_child(job.load)
+                self._child, self._loaded = await self._start_child(job.load), job.load
             return await self._child.embed(job.inputs[len(job.vectors)])
         except NotReady:
             await self._end_child()

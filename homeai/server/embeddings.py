@@ -95,6 +95,11 @@ class Embeddings:
             vectors = [_shortened(vector, dimensions) for vector in vectors]
         return Embedded(name, vectors, sum(map(len, token_ids)), self._notes(name, vocabulary))
 
+    def follow(self, resident: Path) -> None:
+        """Chats run on another file now: without a model of their own, embeddings come from it too."""
+        if self._is_resident:
+            self._path = resident
+
     async def close(self) -> None:
         await self.queue.close()
 

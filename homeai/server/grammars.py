@@ -22,6 +22,7 @@ from homeai.server.lark import MarkerId, Rules
 from homeai.server.schema_reader import Node
 from homeai.server.schemas import enforceable, grammar_error, grammar_of
 
+MAX_CALLS: Final = 16  # in one answer: small models call and call
 MAX_GRAMMAR_CHARS: Final = 200_000
 GAP: Final = r"/\n{0,2}/"  # between reasoning and answer
 TURN: Final = "<|start|>"  # harmony: each part of an answer is a message of its own
@@ -50,7 +51,7 @@ def grammar_for(
         return None
     writer = _Writer(format, marker_id, notes)
     if tools:
-        writer.write_calls(tools, is_parallel=chat.parallel_tool_calls)
+        writer.write_calls(tools, is_parallel=chat.parallel_tool_calls and chat.tool_choice.name is None)
     if not must_call and answer is None:
         return Grammar(_checked(writer.source("calls")), writer.triggers(tools))
     if answer is not None:
@@ -116,7 +117,7 @@ class _Writer:
             arguments = arguments_rule(rules, schema, syntax, self._notes)
             calls.append(rules.add(f"call_{number}", f"{head} {arguments} {rules.text(syntax.after_arguments)}"))
         rules.add("call", " | ".join(calls))
-        more = f" ({rules.text(syntax.separator)} call)*" if is_parallel else ""
+        more = f" ({rules.text(syntax.separator)} call){{0,{MAX_CALLS - 1}}}" if is_parallel else ""
         rules.add("calls", f"{rules.text(syntax.begin)} call{more} {rules.text(syntax.end)}")
 
     def triggers(self, tools: Iterable[Tool]) -> tuple[str, ...]:

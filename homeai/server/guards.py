@@ -7,8 +7,9 @@ import logging
 import re
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import MappingProxyType
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -121,19 +122,31 @@ class BodyLimit:
     `scope["state"]` gets `max_body_bytes`, for whoever unpacks a body.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float | None = None) -> None:
-        """`timeout_s`: from when the body is first asked for to its end. None: for ever."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        timeout_s: float | None = None,
+        larger: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`timeout_s`: from when the body is first asked for to its end. None: for ever.
+
+        `larger`: `max_bytes` of some paths; to those a body may come as slowly as the largest to others.
+        """
         self.app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        max_bytes = max(self._max_bytes, self._larger.get(scope["path"], 0))
+        timeout_s = None if self._timeout_s is None else self._timeout_s * max_bytes / self._max_bytes
         announced = Headers(scope=scope).get("content-length", "")
         num_announced = int(announced) if announced.isdecimal() else 0
-        scope["state"] = {**scope.get("state", {}), "max_body_bytes": self._max_bytes}
+        scope["state"] = {**scope.get("state", {}), "max_body_bytes": max_bytes}
         num_bytes = 0
         due_at: float | None = None
         is_whole = False
@@ -142,29 +155,31 @@ class BodyLimit:
             nonlocal num_bytes, due_at, is_whole
             if is_whole:
                 return await receive()  # waits for the client to leave, however long that is
-            self._check(num_announced)
-            if due_at is None and self._timeout_s is not None:
-                due_at = asyncio.get_running_loop().time() + self._timeout_s
-            message = await self._in_time(receive, due_at, num_bytes)
+            _check_size(num_announced, max_bytes)
+            if due_at is None and timeout_s is not None:
+                due_at = asyncio.get_running_loop().time() + timeout_s
+            message = await _in_time(receive, due_at, num_bytes, timeout_s)
             num_bytes += len(message.get("body", b""))
-            self._check(num_bytes)
+            _check_size(num_bytes, max_bytes)
             is_whole = not message.get("more_body", False)
             return message
 
         await self.app(scope, counted, send)
 
-    async def _in_time(self, receive: Receive, due_at: float | None, num_bytes: int) -> Message:
-        try:
-            async with asyncio.timeout_at(due_at):
-                return await receive()
-        except TimeoutError:
-            raise RequestTimeout(
-                f"the request body took too long: {num_bytes} bytes within {self._timeout_s:g} s, and more to come"
-            ) from None
 
-    def _check(self, num_bytes: int) -> None:
-        if num_bytes > self._max_bytes:
-            raise BodyTooLarge(f"the request body is too large: {num_bytes} bytes > {self._max_bytes} maximum")
+async def _in_time(receive: Receive, due_at: float | None, num_bytes: int, timeout_s: float | None) -> Message:
+    try:
+        async with asyncio.timeout_at(due_at):
+            return await receive()
+    except TimeoutError:
+        raise RequestTimeout(
+            f"the request body took too long: {num_bytes} bytes within {timeout_s or 0:g} s, and more to come"
+        ) from None
+
+
+def _check_size(num_bytes: int, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise BodyTooLarge(f"the request body is too large: {num_bytes} bytes > {max_bytes} maximum")
 
 
 class Recovery:

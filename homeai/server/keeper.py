@@ -19,7 +19,7 @@ from datetime import datetime
 
 from homeai.clock import Clock, MonotonicClock
 from homeai.config import ClassConfig, ResidencyConfig
-from homeai.errors import GPUUnavailable, NotReady, RequestError, Yielded
+from homeai.errors import NotReady, Yielded
 from homeai.hardware import Probe
 from homeai.messages import EngineReady
 from homeai.server.client import EngineClient
@@ -67,12 +67,15 @@ class Keeper:
         self._needs = Needs(settings.idle_timeout_s)
         self._pressure = Pressure(settings)
         self._is_pressure_overruled = False  # the owner asked for the model since it began
+        self._watch_at = -math.inf
         self._cannot_watch = False  # as was said in the log
         self._resident: EngineReady | None = None  # as seen last
         self._switch: Switch | None = None
         self._news = asyncio.Event()
         self._is_closed = False
-        self._needs.used("", self._clock.now())  # the start counts as a use
+        self.fall_back: Switch | None = None  # when the model that loads now cannot be loaded
+        if settings.policy == "idle":
+            self._needs.came("", self._clock.now())  # the start counts as a use
         self.keep_warm: Callable[[], None] = lambda: None  # the model's file, while it is away
         supervisor.back_in_s = self.back_in_s
 
@@ -93,6 +96,11 @@ class Keeper:
         )
 
     @property
+    def is_held_away(self) -> bool:
+        """By the owner, or by other programs: work that nobody waits for does not bring the model back."""
+        return self._wish is Wish.UNLOAD or self.verdict().aim is Aim.YIELDED
+
+    @property
     def honours_keep_alive(self) -> bool:
         return self._settings.policy != "pinned" and self._wish is not Wish.PIN
 
@@ -103,9 +111,16 @@ class Keeper:
             return None
         return max(0.0, self._needs.until - self._clock.now())
 
+    @property
+    def opens_in_s(self) -> float | None:
+        """How long whoever asks now is refused by the schedule; None: he is not."""
+        if self.verdict().aim is Aim.RESIDENT:
+            return None
+        return opens_in_s(self._settings, self._local())
+
     def back_in_s(self) -> float | None:
         """When the model comes back, as far as that is known."""
-        if (opens_s := opens_in_s(self._settings, self._local())) is not None:
+        if (opens_s := self.opens_in_s) is not None:
             return opens_s
         if self._wish is Wish.YIELD:
             return UNKNOWN_RETRY_S if self._wish_until == math.inf else max(1.0, self._wish_until - self._clock.now())
@@ -121,25 +136,23 @@ class Keeper:
             raise Yielded(
                 f"the model is away: {verdict.reason}", retry_after_s=self.back_in_s() or self._settings.gpu_quiet_s
             )
-        if verdict.aim is Aim.SLEEPING and self._wish is not Wish.UNLOAD:
-            opens_s = opens_in_s(self._settings, self._local())
-            if opens_s is not None:
-                raise NotReady(f"the model is away: {verdict.reason}", retry_after_s=opens_s)
+        if (opens_s := self.opens_in_s) is not None:
+            raise NotReady(f"the model is away: {verdict.reason}", retry_after_s=opens_s)
         if self._wish is Wish.UNLOAD:
             self._wish = None
-        self._needs.used(source, self._clock.now(), keep_alive_s)
+        self._needs.came(source, self._clock.now(), keep_alive_s)
         if self._supervisor.state is State.SLEEPING and self._switch is None and verdict.aim is not Aim.YIELDED:
             self._supervisor.wake()
         self._news.set()
 
     def ended(self, source: str) -> None:
         """A request of its is over: how long the model stays for it counts from now."""
-        self._needs.used(source, self._clock.now())
+        self._needs.ended(source, self._clock.now())
         self._news.set()
 
     def may_leave(self, source: str) -> None:
         """It does not need the model any more (keep_alive 0, without a question)."""
-        self._needs.used(source, self._clock.now(), 0.0)
+        self._needs.came(source, self._clock.now(), 0.0)
         self._news.set()
 
     async def ensure_ready(self, source: str, fairness_class: str, keep_alive_s: float | None, wait_s: float) -> None:
@@ -159,7 +172,7 @@ class Keeper:
     def load(self) -> None:
         """The model is wanted, whatever was said before; from here on the policy counts again."""
         self._want(None)
-        self._needs.used("", self._clock.now())
+        self._needs.came("", self._clock.now())
         self._supervisor.wake()
 
     def pin(self) -> None:
@@ -168,7 +181,8 @@ class Keeper:
         self._supervisor.wake()
 
     def unload(self) -> None:
-        """Until somebody asks for it."""
+        """Until somebody asks for it. What clients wanted before does not count any more."""
+        self._needs.forget()
         self._want(Wish.UNLOAD)
 
     def give_device_away(self, for_s: float | None = None) -> None:
@@ -204,8 +218,15 @@ class Keeper:
     async def run(self) -> None:
         while not self._is_closed:
             self._news.clear()
-            await self._watch_gpu()
-            if self._switch is not None and self._supervisor.state not in (State.STOPPED,):
+            if self._clock.now() >= self._watch_at:
+                await self._watch_gpu()
+                self._watch_at = self._clock.now() + WATCH_S
+            if self._supervisor.ready is not None:
+                self.fall_back = None
+            elif self._supervisor.state is State.FAILED and self.fall_back is not None:
+                log.error("the model before it comes back")
+                self._switch, self.fall_back = self.fall_back, None
+            if self._switch is not None:
                 await self._do_switch(self._switch)
             verdict = self.verdict()
             await self._enact(verdict)
@@ -238,10 +259,11 @@ class Keeper:
             return
         target = STATES[verdict.aim]
         is_owners = verdict.aim is Aim.YIELDED or self._wish is Wish.UNLOAD
-        if state is State.RESIDENT or (is_owners and state in (State.LOADING, State.WARMING)) or state in AWAY:
-            if state is not target:
-                log.info("the model leaves (%s): %s", target, verdict.reason)
-                await self._leave(target, verdict.reason)
+        is_loading = state in (State.LOADING, State.WARMING)  # which nobody but the owner ends
+        may_leave = state is State.RESIDENT or state in AWAY or (is_owners and is_loading)
+        if may_leave and state is not target:
+            log.info("the model leaves (%s): %s", target, verdict.reason)
+            await self._leave(target, verdict.reason)
 
     async def _leave(self, target: State, reason: str) -> None:
         client, supervisor, settings = self._client, self._supervisor, self._settings
@@ -260,11 +282,11 @@ class Keeper:
         finally:
             client.open()
         if target is State.YIELDED:
-            self.keep_warm()
+            await asyncio.to_thread(self.keep_warm)
 
-    async def drain(self, timeout_s: float) -> None:
-        """What is in the engine may end; what does not in time is cut off."""
-        if await self._empty(timeout_s):
+    async def drain(self, timeout_s: float, *, cut_off: bool = True) -> None:
+        """What is in the engine may end; what does not in time is cut off, if that is wanted."""
+        if await self._empty(timeout_s) or not cut_off:
             return
         log.warning("%d request(s) did not end in %.0f s and are cut off", len(self._client.inside), timeout_s)
         self._client.cut_off_inside()
@@ -308,7 +330,7 @@ class Keeper:
             if self._pressure.reason is None:
                 log.info("the GPU is free again")
         elif self._pressure.is_ending and self._supervisor.state is State.YIELDED:
-            self.keep_warm()
+            await asyncio.to_thread(self.keep_warm)
 
     def _is_a_stranger(self, pid: int | None, pids: list[int]) -> bool:
         """Of a resident model on a GPU that nobody lists: in a container processes may have other numbers."""

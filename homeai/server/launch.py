@@ -10,7 +10,9 @@ import logging
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -22,8 +24,10 @@ from homeai.hardware import num_physical_cores
 from homeai.messages import EngineConfig
 from homeai.models import chosen
 from homeai.policy import ClassPolicy, SourcePolicy
+from homeai.server import activation
 from homeai.server.child import EngineChild, engine_environment
-from homeai.server.supervisor import Supervisor
+from homeai.server.residency import Aim, at_start
+from homeai.server.supervisor import State, Supervisor
 from homeai.server.warmup import WarmUp
 
 HEARTBEAT_INTERVAL_S = 5.0
@@ -35,16 +39,24 @@ def serve(config: Config, model_path: Path) -> int:
     _check_files(config)
     _check_exposure(config)
     tls = tls_context(config.server)
-    doors = [Listener(listen(address), tls if address.tls else None) for address in config.server.addresses]
+    doors = listeners(config.server.addresses, tls)
     engine, server = engine_config(config, model_path), config.server
     environment = engine_environment(os.environ, engine.device)  # as it is now: below we hide the GPU from ourselves
 
     def start_child() -> EngineChild:
-        same = msgspec.structs.replace(engine, device=supervisor.device or engine.device)
+        same = msgspec.structs.replace(
+            engine,
+            device=supervisor.device or engine.device,
+            model_path=supervisor.model_path or engine.model_path,
+        )
         return EngineChild(same, environment, log_level=server.log_level, log_format=server.log_format)
 
     supervisor = Supervisor(start_child, config.residency, warm_up=WarmUp(has_pins=bool(config.pins)))
-    supervisor.spawn()
+    verdict = at_start(config.residency, datetime.now().astimezone())
+    if verdict.aim is Aim.RESIDENT:
+        supervisor.spawn()
+    else:
+        supervisor.start_away(State.SLEEPING, verdict.reason)
     logging.getLogger("llama.cpp").setLevel(logging.ERROR)  # the child says the rest, about the same file
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only the child may open a GPU; we read a vocabulary
     from homeai.server.daemon import Daemon
@@ -54,15 +66,28 @@ def serve(config: Config, model_path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket that listens; with `tls`, what comes through it is https."""
+    """A socket that listens; with `tls`, what comes through it is https. `outlives_us`: systemd keeps it open."""
 
     sock: socket.socket
     tls: ssl.SSLContext | None
+    outlives_us: bool = False
 
     @property
     def url(self) -> str:
         host, port = self.sock.getsockname()[:2]
         return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def listeners(addresses: Sequence[ListenAddress], tls: ssl.SSLContext | None) -> list[Listener]:
+    """For each address, in order: what systemd listens on for us, or else sockets of our own. Raises `ConfigError`."""
+    handed = activation.handed_over(os.environ)
+    for sock in handed:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    sockets = activation.matched(addresses, handed) if handed else map(listen, addresses)
+    return [
+        Listener(sock, tls if address.tls else None, outlives_us=bool(handed))
+        for address, sock in zip(addresses, sockets, strict=True)
+    ]
 
 
 def listen(address: ListenAddress) -> socket.socket:
@@ -117,8 +142,10 @@ def _check_exposure(config: Config) -> None:
     exposed = [address.host for address in config.server.addresses if not _is_local(address.host)]
     if config.server.auth == "none" or not exposed:
         return
-    from homeai.keys import KeyStore
+    from homeai.keys import KeyStore, given_keys
 
+    if given_keys(os.environ, config.classes):
+        return
     with contextlib.closing(KeyStore(config.ledger_path)) as store:
         try:
             may_have_keys = bool(store.list())

@@ -12,7 +12,6 @@ from homeai.server.outputs import Delta, OutputText
 from homeai.server.parts import Content, Part
 from homeai.server.text import Text
 
-
 MAX_SHOWN_CHARS = 2000
 
 
@@ -34,7 +33,9 @@ class Parser(Protocol):
 
     def push(self, text: str) -> list[Part]: ...
 
-    def finish(self) -> list[Part]: ...
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """`is_cut`: the token limit ended it."""
+        ...
 
 
 class PlainText:
@@ -43,7 +44,7 @@ class PlainText:
     def push(self, text: str) -> list[Part]:
         return [Content(text)]
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
         return []
 
 
@@ -66,9 +67,11 @@ class _Choice:
         self._num_out = delta.num_tokens
         return tokens
 
-    def parts(self, delta: Delta, *, is_last: bool = False) -> list[Part]:
-        parts = self.parser.push(delta.text) if delta.text else []
-        return parts + self.parser.finish() if is_last else parts
+    def parts(self, delta: Delta) -> list[Part]:
+        return self.parser.push(delta.text) if delta.text else []
+
+    def last_parts(self, delta: Delta, reason: FinishReason) -> list[Part]:
+        return self.parts(delta) + self.parser.finish(is_cut=reason is FinishReason.LENGTH)
 
 
 class Reply:
@@ -141,7 +144,7 @@ class Reply:
         if event.finish_reason is not None:
             delta = output.finish()
             reason = FinishReason.STOP if choice.is_stopped else event.finish_reason
-            yield Piece(event.choice, choice.parts(delta, is_last=True), choice.release(delta), reason)
+            yield Piece(event.choice, choice.last_parts(delta, reason), choice.release(delta), reason)
 
     def _show(self, choice: int, delta: Delta) -> None:
         generation = self.generations[choice]

@@ -83,6 +83,11 @@ def decide(settings: ResidencyConfig, facts: Facts) -> Verdict:
     return _by_the_clock(settings, facts)
 
 
+def at_start(settings: ResidencyConfig, local: datetime) -> Verdict:
+    """Before anybody asked: with `idle` the start counts as a use."""
+    return decide(settings, Facts(now=0.0, local=local, needed_until=1.0 if settings.policy == "idle" else -math.inf))
+
+
 def opens_in_s(settings: ResidencyConfig, local: datetime) -> float | None:
     """How long the model is refused to whoever asks for it now, by the schedule; None: it is not."""
     if settings.policy != "schedule" or settings.outside_hours == "load":
@@ -151,21 +156,30 @@ def _of_day(local: datetime) -> float:
 
 @dataclass(slots=True)
 class Needs:
-    """Until when each source needs the model: its last request's end and how long it wanted the model to stay then.
+    """Until when each source needs the model: its last request's end and how long that wanted the model to stay then.
 
-    A source's later wish takes back its own earlier one, never another's.
+    A source's later request takes back the wish of its earlier one, never another source's.
     """
 
     default_keep_s: float
     _keep_s: dict[str, float] = field(default_factory=dict)
     _until: dict[str, float] = field(default_factory=dict)
 
-    def used(self, source: str, now: float, keep_s: float | None = None) -> None:
-        """A request came, or ended. `keep_s` (0: not at all, infinity: for good) counts for those after it too."""
-        if keep_s is not None:
-            self._keep_s[source] = keep_s
-        self._until = {name: until for name, until in self._until.items() if until > now}
+    def came(self, source: str, now: float, keep_s: float | None = None) -> None:
+        """A request. `keep_s`: 0 not at all, infinity for good, None as the settings say."""
+        self._keep_s[source] = self.default_keep_s if keep_s is None else keep_s
+        self.ended(source, now)
+
+    def ended(self, source: str, now: float) -> None:
+        """From now on it counts how long the model was to stay after it."""
+        self._until = {name: until for name, until in self._until.items() if until > now or name == source}
+        self._keep_s = {name: keep_s for name, keep_s in self._keep_s.items() if name in self._until}
         self._until[source] = now + self._keep_s.get(source, self.default_keep_s)
+
+    def forget(self) -> None:
+        """Nobody needs it."""
+        self._until.clear()
+        self._keep_s.clear()
 
     @property
     def until(self) -> float:

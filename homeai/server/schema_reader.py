@@ -2,7 +2,7 @@
 
 What comes out is a schema of our own: references resolved, words of older drafts and of OpenAPI said in today's,
 annotations and what asks for nothing left out. An object that lists its properties has no others unless it says that
-it may: small models invent them.
+it may: small models invent them. An integer without a bound has fifteen digits: small models come to no end.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ MAX_SCHEMAS: Final = 5_000
 MAX_VALUES: Final = 10_000  # in all of enum and const, their parts counted
 MAX_OPTIONAL: Final = 1_000  # properties of one object that may be missing
 MAX_COUNT: Final = 10**9  # of characters or items: no answer has so many
+MAX_INTEGER: Final = 10**15 - 1  # a double holds it; all digits nine, which makes the smallest grammar
 MAX_PATTERN_CHARS: Final = 4_096
 
 TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -102,6 +103,8 @@ class SchemaReader:
                 ]
         if schema.get("$ref") is not None:
             node["$ref"] = self._reference(schema["$ref"], path, is_merged=is_choice_merged)
+        if not is_shared:
+            _bound_integer(node)
         return _or_null(node) if schema.get("nullable") is True else node
 
     def _check_refused(self, schema: Mapping[str, object], path: str) -> None:
@@ -349,6 +352,18 @@ def _count(value: object) -> int | None:
 
 def _is_marked_required(schema: object) -> bool:
     return isinstance(schema, Mapping) and schema.get("required") is True
+
+
+def _bound_integer(node: Node) -> None:
+    """What every reader of JSON can hold: a small model may write digits without end."""
+    if node.get("type") != "integer" or "enum" in node or "const" in node:
+        return
+    low = node.get("minimum", node.get("exclusiveMinimum"))
+    high = node.get("maximum", node.get("exclusiveMaximum"))
+    if high is None and (not isinstance(low, int | float) or low < MAX_INTEGER):
+        node["maximum"] = MAX_INTEGER
+    if low is None and (not isinstance(high, int | float) or high > -MAX_INTEGER):
+        node["minimum"] = -MAX_INTEGER
 
 
 def _or_null(node: Node) -> Node:

@@ -3,9 +3,9 @@
 The engine's own errors name no place. `schema_reader.py` looks at every part by itself, so that a refusal says which
 keyword, where, and of which tool; here llguidance has the last word on whether the parts go together.
 
-Three things are narrower than the client's schema, and fit it: objects are closed unless they say otherwise,
-properties come in the order in which they are listed, and white space is at most a blank, or a line end and its
-indentation.
+Four things are narrower than the client's schema, and fit it: objects are closed unless they say otherwise, properties
+come in the order in which they are listed, integers have bounds, and white space is at most a blank, or a line end
+and its indentation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from homeai.server.schema_reader import CHOICES, Node, SchemaReader, list_of, sh
 
 UNSATISFIABLE: Final = "Unsatisfiable"
 MAX_MISTAKE_CHECKS: Final = 300
-MAX_REMEMBERED_CHARS: Final = 20_000  # of a grammar whose check is remembered
+REMEMBERED: Final = {2_000: 1_024, 200_000: 64}  # characters of a grammar → how many such checks are remembered
 OPTIONS: Final = {"whitespace_pattern": r" |\n {0,32}"}
 
 
@@ -70,18 +70,24 @@ def pattern_error(pattern: str) -> str:
 
 def grammar_error(grammar: str) -> str:
     """One line, empty when there is none. Milliseconds; llguidance bounds its own work."""
-    return _remembered_error(grammar) if len(grammar) <= MAX_REMEMBERED_CHARS else _error(grammar)
+    check = next((check for num_chars, check in _REMEMBERING if len(grammar) <= num_chars), _error)
+    return check(grammar)
 
 
 def _error(grammar: str) -> str:
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    if "\0" in grammar:
+        return "there is a NUL character in it"
+    try:
+        is_error, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    except UnicodeEncodeError as error:
+        return f"character {error.start} is half a character (a lone surrogate)"
     lines = [line for line in map(str.strip, "\n".join(messages).splitlines()) if line]
     if not is_error or not lines:
         return ""
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
 
 
-_remembered_error = lru_cache(maxsize=512)(_error)
+_REMEMBERING: Final = [(num_chars, lru_cache(number)(_error)) for num_chars, number in REMEMBERED.items()]
 
 
 def _check(node: Node | bool, param: str, prefix: str, notes: list[str]) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import msgspec
 
@@ -32,6 +33,7 @@ from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
 from homeai.server.ask import Ask
+from homeai.server.batches.batches import Batches
 from homeai.server.books import Books
 from homeai.server.client import EngineClient, Record, Stream
 from homeai.server.conversation import AnswerFormat, Chat
@@ -39,9 +41,10 @@ from homeai.server.embeddings import Embedded, Embeddings, Input
 from homeai.server.keeper import Keeper
 from homeai.server.limits import KeyLimits
 from homeai.server.outputs import OutputText
+from homeai.server.page_cache import keep_warm
 from homeai.server.reply import Parser, PlainText, Reply
 from homeai.server.side_requests import SideRequests, heads_of
-from homeai.server.sources import Identity, OpenWebUIUser, Sources
+from homeai.server.sources import Identity, OnBehalf, OpenWebUIUser, Sources
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
 from homeai.server.volatile import Rule, rules_by_source, steadied
@@ -77,6 +80,7 @@ class Caller:
     client_request_id: str | None = None
     openwebui: OpenWebUIUser | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # all of them, by names in lower case
+    on_behalf: OnBehalf | None = None  # said by the daemon itself, never by a client
 
 
 @dataclass(slots=True)
@@ -94,7 +98,7 @@ class Arrival:
 @dataclass(eq=False, slots=True)
 class Service:
     config: Config
-    model_file: str
+    model_path: Path
     supervisor: Supervisor
     client: EngineClient
     sources: Sources
@@ -102,6 +106,7 @@ class Service:
     books: Books
     probe: Probe
     embeddings: Embeddings | None = None
+    batches: Batches | None = None
     limits: KeyLimits = field(default_factory=KeyLimits)
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
@@ -112,11 +117,16 @@ class Service:
 
     def __post_init__(self) -> None:
         self.keeper = Keeper(self.supervisor, self.client, self.config.residency, self.config.classes, self.probe)
+        self.keeper.keep_warm = lambda: keep_warm(self.model_path)
         self._volatile = rules_by_source(self.config.sources)
         self._side_requests = SideRequests(self.config.side_requests)
         self.client.on_finished = self._finished
         self.client.on_token_gap = self.books.metrics.observe_token_gap
         self.client.on_step = self.books.stepped
+
+    @property
+    def model_file(self) -> str:
+        return self.model_path.name
 
     def open(self, text: Text) -> None:
         self.text = text
@@ -130,12 +140,24 @@ class Service:
     def authenticate(self, caller: Caller) -> Key | None:
         """The caller's key. Raises `NotAuthenticated` where one is needed and none, or a wrong one, was given,
         and `NotReady` where the keys cannot be read: nobody gets in who would need one."""
+        if caller.on_behalf is not None:
+            return self._key_of(caller.on_behalf)
         key = self.keys.find(caller.token) if caller.token else None
         if key is None and self.sources.needs_key(caller.address):
             if self.keys.failure is not None:
                 raise NotReady("the API keys cannot be read at the moment; the log says why", retry_after_s=30.0)
             reason = "this API key is not known" if caller.token else "an API key is needed"
             raise NotAuthenticated(f"{reason}; `homeai keys add NAME` makes one")
+        return key
+
+    def _key_of(self, on_behalf: OnBehalf) -> Key | None:
+        if on_behalf.key is None:
+            return None
+        key = self.keys.named(on_behalf.key)
+        if key is None and self.keys.failure is not None:
+            raise NotReady("the API keys cannot be read at the moment; the log says why", retry_after_s=30.0)
+        if key is None:
+            raise NotAuthenticated(f"the API key {on_behalf.key!r} is not known any more")
         return key
 
     @property
@@ -220,20 +242,17 @@ class Service:
         return Prepared(token_ids, text.sampling(ask, shortest, grammar), output)
 
     async def _answer(self, arrival: Arrival, prepare: Prepare, ask: Ask) -> Reply:
-        text, prepared = None, None
-        while prepared is None or text is not self.text:  # another model may come while this one's tokens are made
+        text = await self.text_for(ask.model)
+        prepared = await prepare(text)
+        while text is not self.text:  # another model came while the tokens of the one before it were made
             text = await self.text_for(ask.model)
             prepared = await prepare(text)
         stream = self.submit(arrival, prepared.prompts, prepared.sampling, ask)
-        reply = Reply(
-            self.client, stream, text, prepared.output, prepared.parser, max_predict_s=ask.max_predict_s
-        )
+        reply = Reply(self.client, stream, text, prepared.output, prepared.parser, max_predict_s=ask.max_predict_s)
         stream.again = partial(self._again, arrival, reply, prepare, ask)
         return reply
 
-    async def _again(
-        self, arrival: Arrival, reply: Reply, prepare: Prepare, ask: Ask, text: Text
-    ) -> list[AddRequest]:
+    async def _again(self, arrival: Arrival, reply: Reply, prepare: Prepare, ask: Ask, text: Text) -> list[AddRequest]:
         """For another model, what still waits. Raises `RequestError` when that cannot serve it."""
         self._check_model(text, ask.model)
         prepared = await prepare(text)
@@ -300,6 +319,25 @@ class Service:
             self.text.max_model_len = ready.max_model_len  # the engine may have had to take less
         return self.text
 
+    async def ensure_ready(self, arrival: Arrival, keep_alive_s: float | None) -> None:
+        """The model is resident, or `NotReady` says why it is not."""
+        identity = arrival.identity
+        self._note_keep_alive(arrival, keep_alive_s)
+        wait_s = self.config.classes[identity.fairness_class].queue_timeout_s
+        await self.keeper.ensure_ready(identity.source, identity.fairness_class, keep_alive_s, wait_s)
+
+    def release(self, arrival: Arrival) -> None:
+        """Who asks does not need the model any more."""
+        if self.keeper.honours_keep_alive:
+            self.keeper.may_leave(arrival.identity.source)
+            arrival.notes.append("the model leaves as soon as nobody else needs it")
+        else:
+            arrival.notes.append("the model stays: it is not unloaded on request")
+
+    def _note_keep_alive(self, arrival: Arrival, keep_alive_s: float | None) -> None:
+        if keep_alive_s is not None and not self.keeper.honours_keep_alive:
+            arrival.notes.append(f"keep_alive has no effect: {STAYS}")
+
     def _check_model(self, text: Text, model: str | None) -> None:
         if not text.knows(model):
             raise ModelNotFound(f"model {model!r} does not exist; resident is {text.name!r}", param="model")
@@ -332,8 +370,7 @@ class Service:
         ]
         key = arrival.key.name if arrival.key else None
         self.keeper.arrive(arrival.identity.source, arrival.identity.fairness_class, ask.keep_alive_s)
-        if ask.keep_alive_s is not None and not self.keeper.honours_keep_alive:
-            arrival.notes.append(f"keep_alive has no effect: {STAYS}")
+        self._note_keep_alive(arrival, ask.keep_alive_s)
         stream = self.client.submit(adds, api=arrival.api, client_request_id=arrival.caller.client_request_id, key=key)
         if self._is_shown(arrival.identity.source):
             for generation in stream.generations:
@@ -357,6 +394,8 @@ class Service:
         self.keeper.ended(generation.add.source)
 
     def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:
+        if caller.on_behalf is not None:
+            return caller.on_behalf.identity
         return self.sources.identify(
             key=key,
             header=caller.source_header,

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from starlette.types import Scope
 
@@ -27,6 +27,7 @@ from homeai.errors import (
 )
 
 Value = dict[str, object]
+Family = Literal["openai", "anthropic", "ollama", "llamacpp"]
 
 OLLAMA_PATHS: Final = frozenset(
     f"/api/{name}"
@@ -60,17 +61,26 @@ ANTHROPIC_TYPES: Final = {
 ANTHROPIC_OVERLOADED: Final = 529
 
 
+def family_of(path: str) -> Family:
+    if path.startswith(ANTHROPIC_PATHS):
+        return "anthropic"
+    if path in OLLAMA_PATHS or path.startswith("/api/blobs/"):
+        return "ollama"
+    return "llamacpp" if path in LLAMACPP_PATHS or path.startswith("/slots/") else "openai"
+
+
 def error_answer(error: RequestError, scope: Scope) -> tuple[int, Value]:
     """Status and body for an HTTP answer to the request of `scope`."""
-    path: str = scope.get("path", "")
-    if path.startswith(ANTHROPIC_PATHS):
-        request_id = scope.get("state", {}).get("request_id", "")
-        return anthropic_status(error), anthropic_error(error, request_id)
-    if path in OLLAMA_PATHS or path.startswith("/api/blobs/"):
-        return ollama_status(error), ollama_error(error)
-    if path in LLAMACPP_PATHS or path.startswith("/slots/"):
-        return error.status, llamacpp_error(error)
-    return error.status, openai_error(error)
+    match family_of(scope.get("path", "")):
+        case "anthropic":
+            request_id = scope.get("state", {}).get("request_id", "")
+            return anthropic_status(error), anthropic_error(error, request_id)
+        case "ollama":
+            return ollama_status(error), ollama_error(error)
+        case "llamacpp":
+            return error.status, llamacpp_error(error)
+        case "openai":
+            return error.status, openai_error(error)
 
 
 def openai_error(error: RequestError) -> Value:

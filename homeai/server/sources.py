@@ -44,6 +44,14 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Work that was handed in earlier asks for this source, with the API key of that name, if it had one."""
+
+    identity: Identity
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenWebUIUser:
     """As its headers name it; the id is the one that nobody can choose."""
 

@@ -25,6 +25,7 @@ from homeai.status import (
     PinStatus,
     PolicyStatus,
     RequestProgress,
+    ResidencyStatus,
     Status,
     TotalsStatus,
 )
@@ -75,9 +76,23 @@ def snapshot(service: Service) -> Status:
         classes=_classes(service, live),
         requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
+        residency=_residency(service),
         pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
+        batches=service.batches.progress() if service.batches else [],
         rules=service.sources.rules(),
         notes=service.notes,
+    )
+
+
+def _residency(service: Service) -> ResidencyStatus:
+    verdict = service.keeper.verdict()
+    return ResidencyStatus(
+        policy=service.config.residency.policy,
+        wanted=verdict.aim,
+        reason=verdict.reason,
+        expires_in_s=service.keeper.expires_in_s,
+        paused=sorted(service.client.paused),
+        num_loads=service.supervisor.num_loads,
     )
 
 

@@ -126,6 +126,7 @@ class Supervisor:
         self.ready: EngineReady | None = None
         self.failure: str | None = None
         self.num_restarts = 0
+        self.num_loads = 0
         self.device: str | None = None  # what `auto` came to: a restart must not end on another one
         self.model_path: str | None = None  # another one than the settings'
         self.away_reason: str | None = None  # why it is SLEEPING or YIELDED
@@ -385,6 +386,7 @@ class Supervisor:
             self._num_looks = 0
         self.ready, self.progress, self.failure, self.away_reason = message, None, None, None
         self.device = message.device
+        self.num_loads += 1
         self._set_state(State.RESIDENT)
         unsent, self._unsent = self._unsent, {}
         for request in unsent.values():

@@ -44,6 +44,12 @@ class WarmUp:
         self._num_read = 0  # tokens of it
         self._is_idle = True  # the engine, at its last word
 
+    def forget(self, *, has_pins: bool) -> None:
+        """Another model comes, whose tokens of them are not known yet."""
+        self.pins = ()
+        self.is_known = not has_pins
+        self._current = None
+
     def know(self, pins: Sequence[Pin]) -> None:
         self.pins = pins
         self.is_known = True

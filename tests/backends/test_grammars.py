@@ -300,7 +300,9 @@ def test_grammar_that_cannot_be_followed_fails_its_request_alone(house: House, s
     jsonschema.validate(json.loads(house.text("pet")), PET)
 
 
-@pytest.mark.parametrize("source", ["start: (", "start: <nothing>", "start: <[999999999]>", '{"grammars": 3}', ""])
+@pytest.mark.parametrize(
+    "source", ["start: (", 'start: "a\0"', "start: <nothing>", "start: <[999999999]>", '{"grammars": 3}', ""]
+)
 def test_grammar_that_is_none_fails_at_its_beginning(house: House, source: str) -> None:
     with pytest.raises(GrammarFailed) as info:
         house.add("bad", Grammar(source))

@@ -332,3 +332,41 @@ def test_chat_template_comes_from_the_file(tmp_path: Path) -> None:
     vocabulary = make_vocabulary(tmp_path / "chat.gguf", markers={}, chat_template="{{ messages }}")
     assert vocabulary.chat_template == "{{ messages }}"
     vocabulary.close()
+
+
+# ---- texts put together ----------------------------------------------------------------------------
+
+
+def test_texts_and_tokens_put_together_are_what_the_whole_text_is(small: Vocabulary) -> None:
+    end = next(t for t in small.end_token_ids if small.text(t) == "<|im_end|>")
+    token_ids = small.encode_parts(["ab", end, "c<|im_end|>"], add_special=True, parse_special=True)
+    shown = "".join(small.text(t) for t in token_ids).removeprefix("<s>").removeprefix(" ")
+    assert shown == "ab<|im_end|>c<|im_end|>"
+    assert token_ids.count(end) == 2
+
+
+def test_special_texts_count_only_if_they_may(small: Vocabulary) -> None:
+    token_ids = small.encode_parts(["a<|im_end|>"], add_special=False, parse_special=False)
+    assert pieces(small, token_ids).removeprefix(" ") == "a<|im_end|>"
+    assert not {small.text(t) for t in token_ids} & small.control_texts
+
+
+def test_prompt_that_begins_with_a_token_gets_no_bos(small: Vocabulary) -> None:
+    assert small.encode_parts([5, "a"], add_special=True, parse_special=True)[0] == 5
+    assert small.encode_parts(["a"], add_special=True, parse_special=True)[0] == 1
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_tokens_around_a_gap_are_known_by_their_names(tmp_path: Path, has_files: bool) -> None:
+    names = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    names += ["<|fim_repo|>", "<|file_sep|>"] if has_files else []
+    vocabulary = make_vocabulary(tmp_path / "fim.gguf", markers=dict.fromkeys(names, CONTROL))
+    tokens = vocabulary.infill_tokens
+    assert tokens is not None
+    assert [vocabulary.text(t) for t in tokens if t is not None] == names
+    assert (tokens.repo is None, tokens.file is None) == (not has_files, not has_files)
+    vocabulary.close()
+
+
+def test_most_models_have_no_tokens_around_a_gap(vocabulary: Vocabulary) -> None:
+    assert vocabulary.infill_tokens is None

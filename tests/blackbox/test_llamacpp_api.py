@@ -149,6 +149,14 @@ def test_probabilities_of_each_token(daemon: Daemon, stream: bool) -> None:
         assert entry["top_logprobs"][0]["id"] == entry["id"]
 
 
+def test_how_far_a_prompt_is_read(daemon: Daemon) -> None:
+    body = {"prompt": f"progress. {STORY}", "n_predict": 2, "stream": True, "return_progress": True} | GREEDY
+    told = events(post(daemon, "/completion", body))
+    progress = [part["prompt_progress"] for part in told if "prompt_progress" in part]
+    assert progress[-1]["processed"] == progress[-1]["total"] > 200
+    assert all("prompt_progress" in part for part in told[: len(progress)])
+
+
 def test_tokens_are_returned_when_asked_for(daemon: Daemon) -> None:
     answer = complete(daemon, prompt=FRANCE, n_predict=4, return_tokens=True, **GREEDY)
     assert len(answer["tokens"]) == 4
@@ -200,6 +208,23 @@ def test_an_empty_list_of_samplers_draws_from_all_tokens(daemon: Daemon) -> None
     answer = complete(daemon, prompt=FRANCE, n_predict=2, samplers=[], seed=5)
     drawn = answer["generation_settings"]
     assert (drawn["top_k"], drawn["top_p"], drawn["min_p"], drawn["temperature"]) == (0, 1, 0, 1)
+
+
+@both_ways
+def test_json_schema_and_grammar_are_kept(daemon: Daemon, stream: bool) -> None:
+    """G1 and its kind, on this path."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"]}
+    schema |= {"additionalProperties": False}
+    answer = complete(daemon, stream=stream, prompt=FRANCE, n_predict=40, temperature=0, json_schema=schema)
+    assert isinstance(json.loads(answer["content"])["a"], int)
+    grammar = 'root ::= " Paris" | " Rome"'
+    answer = complete(daemon, stream=stream, prompt=FRANCE, n_predict=8, temperature=0, grammar=grammar)
+    assert answer["content"] in (" Paris", " Rome")
+
+
+def test_a_grammar_that_is_none_is_refused(daemon: Daemon) -> None:
+    for fields in ({"grammar": "root ::= ("}, {"json_schema": {"type": "banana"}}, {"json_schema": 5}):
+        refused(post(daemon, "/completion", {"prompt": "a", "n_predict": 1} | fields))
 
 
 # ---- refused ---------------------------------------------------------------------------------------------

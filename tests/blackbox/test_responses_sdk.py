@@ -169,7 +169,8 @@ def test_stream_has_begun_while_its_request_still_waits(start_daemon: Callable[.
         http.stream("POST", "/v1/completions", json=talk) as talker,
         openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="unused") as client,
     ):
-        assert next(talker.iter_lines())
+        lines = talker.iter_lines()  # to be kept: httpx closes the connection with it
+        assert next(lines)
         with client.responses.stream(model="default", input=FRANCE, temperature=0) as stream:
             kinds = [next(stream).type for _ in range(3)]
             talker.close()

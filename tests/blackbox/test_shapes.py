@@ -9,6 +9,7 @@ import datetime
 import http.client
 import json
 from collections.abc import Callable
+from typing import cast
 
 import httpx
 import pytest
@@ -257,7 +258,7 @@ def test_completion_that_asks_for_nothing_special_is_answered(daemon: Daemon, fi
 def test_what_has_no_effect_is_said_in_a_header_b7_h10(daemon: Daemon, body: dict[str, object], stream: bool) -> None:
     wishes = {"num_ctx": 100, "keep_alive": "5m", "mirostat": 2, "stream": stream}
     notes = post(daemon, body | wishes).headers["x-homeai-notes"]
-    assert [note.split()[0] for note in notes.split("; ")] == ["num_ctx", "mirostat", "keep_alive"]
+    assert {note.split()[0] for note in notes.split("; ")} == {"num_ctx", "mirostat", "keep_alive"}
     assert "x-homeai-notes" not in post(daemon, body | {"stream": stream}).headers
 
 
@@ -291,6 +292,16 @@ def test_nothing_is_drawn_where_only_the_prompt_is_to_be_read(daemon: Daemon, bo
     body = {name: value for name, value in body.items() if name != "max_tokens"} | {"n_predict": 0}
     answer = ask(daemon, **body)
     assert (answer.text, answer.num_tokens, answer.finish_reason) == ("", 0, "length")
+
+
+def test_last_message_is_continued_or_answered_as_the_client_says(daemon: Daemon) -> None:
+    """vLLM's fields; without them an assistant's last message is continued."""
+    messages = [*cast(list[object], ONE_WORD["messages"]), {"role": "assistant", "content": "Good"}]
+    wishes: list[dict[str, object]] = [{}, {"continue_final_message": True, "add_generation_prompt": False}]
+    continued = {ask(daemon, messages=messages, max_tokens=1, **wish).usage["prompt_tokens"] for wish in wishes}
+    answered = ask(daemon, messages=messages, max_tokens=1, continue_final_message=False).usage["prompt_tokens"]
+    assert len(continued) == 1
+    assert answered > continued.pop()
 
 
 @any_endpoint

@@ -12,7 +12,7 @@ import pytest
 from homeai.backends.simulated.runner import SimulatedRunner
 from homeai.clock import VirtualClock
 from homeai.engine.engine import Engine
-from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, EngineLoop
+from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, UNFIT_GRAMMAR, EngineLoop
 from homeai.engine.wire import Prepared
 from homeai.errors import GrammarFailed
 from homeai.messages import (
@@ -317,8 +317,8 @@ def test_grammar_that_cannot_be_compiled_fails_its_request_alone() -> None:
     slow = msgspec.structs.replace(bad, request_id="slow")
     outbox, _ = run(bad, slow, add("b"), Prepared("slow"), runner_type=PreparingRunner)
     assert outbox.of(RequestFailed) == [
-        RequestFailed("bad", "line 1: unexpected end", is_invalid=True),
-        RequestFailed("slow", "line 1: unexpected end", is_invalid=True),
+        RequestFailed("bad", UNFIT_GRAMMAR.format("line 1: unexpected end"), is_invalid=True),
+        RequestFailed("slow", UNFIT_GRAMMAR.format("line 1: unexpected end"), is_invalid=True),
     ]
     assert outbox.ended == {"b": FinishReason.LENGTH}
 
@@ -347,7 +347,7 @@ class StuckRunner(SimulatedRunner):
 
 def test_request_whose_next_token_cannot_be_drawn_fails_alone() -> None:
     outbox, _ = run(add("stuck"), add("b"), runner_type=StuckRunner)
-    assert outbox.of(RequestFailed) == [RequestFailed("stuck", "too complex", is_invalid=True)]
+    assert outbox.of(RequestFailed) == [RequestFailed("stuck", UNFIT_GRAMMAR.format("too complex"), is_invalid=True)]
     assert outbox.ended == {"b": FinishReason.LENGTH}
     assert [i for name, i in outbox.drawn if name == "stuck"] == [0]
     assert outbox.of(StepOutputs)[-1].stats.num_running == 0

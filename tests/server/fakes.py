@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import msgspec
 
 from homeai import config
-from homeai.hardware import GPU, Memory
+from homeai.hardware import GPU, GPUProcess, Memory
 from homeai.keys import KeyStore
 from homeai.ledger import LedgerRow
 from homeai.messages import AddRequest, Down, EngineReady, Finished, Output, Progress, StepOutputs, StepStats, Up
@@ -83,6 +84,9 @@ class FakeProbe:
     def gpu(self) -> GPU | None:
         return GPU("H200", 20, 140, 0.5)
 
+    def gpu_processes(self) -> list[GPUProcess] | None:
+        return []
+
     def rss_bytes(self, pid: int | None = None) -> int:
         return 10 if pid is None else 20
 
@@ -118,7 +122,7 @@ def make_service(keys: KeyStore, *settings: tuple[str, str], ledger: FakeLedger 
     supervisor.spawn()
     return Service(
         config=loaded,
-        model_file="gemma.gguf",
+        model_path=Path("gemma.gguf"),
         supervisor=supervisor,
         client=EngineClient(
             supervisor, Door(dict.fromkeys(loaded.classes, 1000), 8), dict.fromkeys(loaded.classes, QUEUE_TIMEOUT_S)

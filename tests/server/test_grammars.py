@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from homeai.request import Grammar
 from homeai.server.conversation import AnswerFormat, Chat, Tool, ToolChoice
 from homeai.server.families import known
 from homeai.server.families.syntax import CallSyntax, ReplyFormat
-from homeai.server.grammars import grammar_for, grammar_of_answer
+from homeai.server.grammars import MAX_CALLS, grammar_for, grammar_of_answer
 from tests.server.writing import accepts, written
 
 WEATHER = Tool(
@@ -140,10 +141,18 @@ def test_several_calls_unless_the_client_wants_one(family: ReplyFormat) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_calls_come_to_an_end(family: ReplyFormat) -> None:
+    source = grammar(family, tools=TOOLS).source
+    assert accepts(source, calls(family.calls, *[("now", {})] * MAX_CALLS))
+    assert not accepts(source, calls(family.calls, *[("now", {})] * (MAX_CALLS + 1)))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_named_tool_and_no_other(family: ReplyFormat) -> None:
     """G10: two tools whose names begin alike."""
     source = grammar(family, tools=TOOLS, tool_choice=ToolChoice("required", "get")).source
     assert accepts(source, calls(family.calls, ("get", {"room": "bad"})))
+    assert not accepts(source, calls(family.calls, ("get", {"room": "bad"}), ("get", {"room": "bad"}))), "once"
     assert not accepts(source, calls(family.calls, ("get_weather", {"city": "x"})))
 
 
@@ -305,6 +314,15 @@ def test_refusal_of_a_tools_schema_names_the_tool() -> None:
     assert info.value.param == "tools[1]"
 
 
+@pytest.mark.parametrize("name", ["\ud800", 'x"y', "a\nb", "ä", "a\0b", "\\"])
+@pytest.mark.parametrize("family", [known.HERMES, known.QWEN_CODER, known.GEMMA], ids=lambda family: family.name)
+def test_odd_names_are_taken_or_refused(family: ReplyFormat, name: str) -> None:
+    for tool in (Tool(name), Tool("f", parameters={"type": "object", "properties": {name: {"type": "string"}}})):
+        with contextlib.suppress(InvalidRequest):
+            source = grammar(family, tools=(tool,)).source
+            assert accepts(source, calls(family.calls, (tool.name, {}))), "what is taken works"
+
+
 GBNF = 'root ::= item ("," item)*\nitem ::= [a-z]+ | "ä" # names\n'
 LARK = 'start: item ("," item)*\nitem: /[a-z]+/ | "ä"\n'
 
@@ -334,8 +352,11 @@ def test_own_grammar_is_gbnf_or_lark(text: str) -> None:
         "start: nobody",
         "start: /(/",
         "x" * 300_000,
+        'start: "a\0"',
+        'start: "\ud800"',
+        'root ::= "\ud800"',
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_own_grammar_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as info:

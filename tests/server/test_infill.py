@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from homeai import config
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.errors import NotSupported, PromptTooLong
 from homeai.server.infill import Gap, InfillPrompt, SourceFile, infill_prompt
+from homeai.server.prompts import PromptRenderer
+from homeai.server.text import Text
 from tests.fim import fim_model
 
 ROOM = 1000
+LENGTH = [("scheduler.max_model_len", "100"), ("scheduler.kv_cells", "512")]
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +122,29 @@ def test_without_a_token_for_files_their_names_stand_as_text(model_path: Path, t
     prompt = infill_prompt(vocabulary, Gap("p", "s", files=[SourceFile("a.py", "x = 1\n")]), ROOM)
     assert shown(vocabulary, prompt) == ("<bos>\n\n--- a.py ---\n\nx = 1\n<fim_prefix>p<fim_suffix>s<fim_middle>")
     vocabulary.close()
+
+
+# ---- for a text's ordinary completion, nothing is left out ---------------------------------------------
+
+
+async def test_a_text_and_its_suffix_are_refused_when_they_do_not_fit(vocabulary: Vocabulary) -> None:
+    text = Text("gemma", vocabulary, PromptRenderer(vocabulary, None), config.load(None, env={}, overrides=LENGTH))
+    token_ids = await text.encode_infill("def f(x):\n    ", "\nprint(f(1))\n")
+    assert "".join(vocabulary.text(t) for t in token_ids) == (
+        "<bos><fim_prefix>def f(x):\n    <fim_suffix>\nprint(f(1))\n<fim_middle>"
+    )
+    for prefix, suffix, param in [
+        (words(300), "", "prompt"),
+        ("a" * 100_000, "", "prompt"),
+        ("", "a" * 100_000, "suffix"),
+    ]:
+        with pytest.raises(PromptTooLong) as caught:
+            await text.encode_infill(prefix, suffix)
+        assert caught.value.param == param
+
+
+async def test_a_gap_leaves_room_for_its_answer(vocabulary: Vocabulary) -> None:
+    text = Text("gemma", vocabulary, PromptRenderer(vocabulary, None), config.load(None, env={}, overrides=LENGTH))
+    gap = Gap(words(300), words(300))
+    for num_reserved, num_tokens in [(0, 99), (1, 99), (30, 70), (1000, 50)]:
+        assert len((await text.encode_gap(gap, num_reserved)).token_ids) == num_tokens

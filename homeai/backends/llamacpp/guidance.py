@@ -170,6 +170,8 @@ class Matcher:
     @classmethod
     def compile(cls, tokenizer: Tokenizer, source: str) -> Matcher:
         """Milliseconds; up to a second for the largest grammars. Raises `GrammarFailed`."""
+        if "\0" in source:  # where C would take it to end
+            raise GrammarFailed("there is a NUL character in it")
         init = _MatcherInit()
         _library().llg_constraint_init_set_defaults(byref(init), tokenizer.handle)
         init.log_stderr_level = 0

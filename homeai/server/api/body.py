@@ -52,9 +52,21 @@ Refused = Annotated[object, AfterValidator(_refuse)]
 """What would change the answer and cannot be done: an error, unless it is off. Never dropped silently."""
 
 
-def documents(model: type[Body]) -> dict[str, object]:
-    """The body's schema for OpenAPI: we read bodies ourselves, strictly."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+def documents(*models: type[Body]) -> dict[str, object]:
+    """The body's schema for OpenAPI: we read bodies ourselves, strictly. Of several models any one will do.
+
+    What a schema refers to is in its own `$defs` still: `openapi.py` puts it where the references point to.
+    """
+    schemas = [_schema(model) for model in models]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _schema(model: type[Body]) -> dict[str, object]:
+    owner = f"{model.__module__.rpartition('.')[2]}.{model.__name__}"
+    schema = model.model_json_schema(ref_template=f"#/components/schemas/{owner}.{{model}}")
+    parts = schema.pop("$defs", {})
+    return schema | {"$defs": {f"{owner}.{name}": part for name, part in parts.items()}}
 
 
 async def read_body(request: Request, model: type[B]) -> B:

@@ -21,6 +21,7 @@ def caller_of(request: Request) -> Caller:
         client_request_id=request.state.client_request_id,
         openwebui=_openwebui_user(headers),
         headers=headers,
+        on_behalf=getattr(request.state, "on_behalf", None),
     )
 
 

@@ -16,6 +16,7 @@ from homeai.server.api.body import documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.llamacpp_answers import NativeAnswer, settings
 from homeai.server.api.llamacpp_bodies import CompletionBody, InfillBody, NativeBody
+from homeai.server.api.openai import PROGRESS_S
 from homeai.server.api.respond import Value, respond
 from homeai.server.client import Generation
 from homeai.server.reply import Reply
@@ -87,8 +88,11 @@ def router(service: Service) -> APIRouter:
             returns_tokens=body.return_tokens,
             times_chunks=body.timings_per_token,
             is_truncated=is_truncated,
+            wants_progress=body.return_progress and body.stream,
         )
         ping_s = service.config.server.ping_interval_s if body.sse_ping_interval is None else body.sse_ping_interval
+        if body.return_progress:
+            ping_s = PROGRESS_S
         return await respond(request, arrival, reply, answer, stream=body.stream, ping_s=ping_s)
 
     return routes

@@ -9,7 +9,7 @@ from typing import Final
 from homeai.errors import RequestError
 from homeai.request import FinishReason, SampledToken, SamplingParams
 from homeai.server.api.llamacpp_bodies import NEUTRAL
-from homeai.server.api.openai_answers import event, selected, timings
+from homeai.server.api.openai_answers import event, prompt_progress, selected, timings
 from homeai.server.api.respond import Value
 from homeai.server.ask import Ask
 from homeai.server.reply import Piece, Reply
@@ -69,15 +69,21 @@ class NativeAnswer:
     returns_tokens: bool = False
     times_chunks: bool = False
     is_truncated: bool = False  # some of the prompt was left out
+    wants_progress: bool = False  # of the prompt, in a stream, until its first token
     content_type: str = "text/event-stream"
-    ping: bytes | None = b":\n\n"
     _choices: list[_Choice] = field(init=False)
 
     def __post_init__(self) -> None:
         self._choices = [_Choice() for _ in self.reply.generations]
 
+    @property
+    def ping(self) -> bytes | None:
+        return self._progress() if self.wants_progress else b":\n\n"
+
     def pieces(self, pieces: Iterable[Piece]) -> bytes:
-        return b"".join(self._events(pieces))
+        progress = self._progress(is_read=True) if self.wants_progress else b""
+        self.wants_progress = False
+        return progress + b"".join(self._events(pieces))
 
     def end(self) -> bytes:
         return b""
@@ -94,6 +100,11 @@ class NativeAnswer:
         tokens = [token.token_id for token in result.tokens] if self.returns_tokens else []
         answer = self._last(index, result.finish_reason, result.content, tokens, "\n" in result.content)
         return self._selected(answer | self._probabilities(result.tokens))
+
+    def _progress(self, *, is_read: bool = False) -> bytes:
+        """Of the first generation."""
+        progress = {"prompt_progress": prompt_progress(self.reply.generations[0], is_read=is_read)}
+        return event(self._part(Piece(0, [], [], None), "", 0) | progress)
 
     def _events(self, pieces: Iterable[Piece]) -> Iterable[bytes]:
         for piece in pieces:

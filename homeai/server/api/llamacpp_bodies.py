@@ -94,7 +94,14 @@ class NativeBody(SamplingBody):
     n_cmpl: Annotated[Integer, Field(ge=1)] | None = None
     n_indent: Annotated[Integer, Field(ge=0, le=INT32_MAX)] = 0
     return_tokens: bool = False
-    samplers: Annotated[list[Name], Field(fail_fast=True, max_length=64), BeforeValidator(_spelled_out)] | None = None
+    samplers: (
+        Annotated[
+            list[Name],
+            Field(fail_fast=True, max_length=64),
+            BeforeValidator(_spelled_out, json_schema_input_type=str | list[str]),
+        ]
+        | None
+    ) = None
     lora: Annotated[list[object], AfterValidator(_no_adapters)] = Field(default_factory=list)
     post_sampling_probs: Refused = None
 

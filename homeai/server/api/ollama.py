@@ -176,11 +176,11 @@ async def _generation(service: Service, arrival: Arrival, text: Text, body: Gene
 async def _loaded(
     request: Request, service: Service, arrival: Arrival, body: GenerationBody, answer: Value
 ) -> Response:
-    """A body without a question waits for the model, and does nothing else."""
+    """A body without a question loads the model and waits for it, or says that it may leave."""
     if body.is_unload:
-        arrival.notes.append("the model stays: it is not unloaded on request")
+        service.release(arrival)
     else:
-        await unless_gone(request.receive, service.supervisor.ensure_ready())
+        await unless_gone(request.receive, service.ensure_ready(arrival, body.keep_alive))
     return _noted(_one(answer, stream=body.stream), arrival)
 
 

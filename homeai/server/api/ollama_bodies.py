@@ -18,7 +18,6 @@ from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
 from homeai.server.embeddings import Input
 
 ANY_OBJECT: Final[dict[str, object]] = {}
-STAYS: Final = "the model stays as long as this server's own settings say"
 FIELDS_WITHOUT_EFFECT: Final = {
     "truncate": "a prompt that is too long is refused, never cut",
     "shift": "an answer ends where the context ends",
@@ -26,7 +25,8 @@ FIELDS_WITHOUT_EFFECT: Final = {
 
 
 def _wishes(keep_alive: float | None) -> list[str]:
-    return [] if keep_alive is None else [f"keep_alive has no effect: {STAYS}"]
+    """Of what is not computed by the model that they are about."""
+    return [] if keep_alive is None else ["keep_alive has no effect: vectors are made by a process of their own"]
 
 
 class GenerationBody(OllamaBody):
@@ -43,7 +43,7 @@ class GenerationBody(OllamaBody):
 
     @property
     def notes(self) -> list[str]:
-        return _wishes(self.keep_alive) + super().notes + self.options.notes
+        return super().notes + self.options.notes
 
     @property
     def is_unload(self) -> bool:
@@ -65,7 +65,7 @@ class GenerationBody(OllamaBody):
         return AnswerFormat(ANY_OBJECT if isinstance(self.format, str) else self.format, path="format")
 
     def ask(self) -> Ask:
-        return self.options.ask(self.top_logprobs if self.logprobs else None)
+        return self.options.ask(self.top_logprobs if self.logprobs else None, self.keep_alive)
 
 
 class ChatBody(GenerationBody):

@@ -45,4 +45,6 @@ Inputs = Annotated[
 NoImages = Annotated[list[object], AfterValidator(_no_images)]
 Think = Annotated[bool | str, BeforeValidator(_think)]
 Format = Annotated[dict[str, object] | str, BeforeValidator(_format)]
-KeepAlive = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s)]
+KeepAlive = Annotated[
+    float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
+]

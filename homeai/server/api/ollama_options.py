@@ -70,7 +70,7 @@ class DrawingOptions(OllamaBody):
     stop: Stop = Field(default_factory=list)
     num_predict: Annotated[Integer, Field(ge=-2)] = -1  # below 0: up to the model's length
 
-    def ask(self, num_logprobs: int | None = None) -> Ask:
+    def ask(self, num_logprobs: int | None = None, keep_alive_s: float | None = None) -> Ask:
         return Ask(
             sampling=SamplingParams(
                 temperature=self.temperature,
@@ -87,6 +87,7 @@ class DrawingOptions(OllamaBody):
             max_tokens=None if self.num_predict < 0 else self.num_predict,
             seed=None if self.seed is None or self.seed == -1 else self.seed % 2**64,
             stop=self.stop,
+            keep_alive_s=keep_alive_s,
         )
 
 

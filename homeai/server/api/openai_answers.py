@@ -16,6 +16,7 @@ from homeai.server.client import Generation
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result
 from homeai.server.shapes import openai_error
+from homeai.server.text import Text
 
 DONE: Final = b"data: [DONE]\n\n"
 MISSING: Final = object()
@@ -56,6 +57,19 @@ def timings(generation: Generation) -> Value:
         "predicted_ms": predicted_s * 1e3,
         "predicted_per_token_ms": predicted_s * 1e3 / max(1, num_predicted - 1),
         "predicted_per_second": (num_predicted - 1) / predicted_s if predicted_s > 0 else 0.0,
+    }
+
+
+def prompt_progress(generation: Generation, *, is_read: bool) -> Value:
+    """llama-server's object: how far a prompt is read."""
+    total = len(generation.add.prompt_token_ids)
+    progress, started = generation.progress, generation.started_at
+    num_read = total if is_read else min(total, progress.num_computed_tokens) if progress else 0
+    return {
+        "total": total,
+        "cache": generation.num_cached_tokens,
+        "processed": num_read,
+        "time_ms": 0 if started is None else int((time.monotonic() - started) * 1e3),
     }
 
 
@@ -150,17 +164,8 @@ class Answer:
         raise NotImplementedError
 
     def _progress(self, *, is_read: bool = False) -> bytes:
-        """llama-server's object, of the first generation."""
-        generation = self._reply.generations[0]
-        total = len(generation.add.prompt_token_ids)
-        progress, started = generation.progress, generation.started_at
-        num_read = total if is_read else min(total, progress.num_computed_tokens) if progress else 0
-        told: Value = {
-            "total": total,
-            "cache": generation.num_cached_tokens,
-            "processed": num_read,
-            "time_ms": 0 if started is None else int((time.monotonic() - started) * 1e3),
-        }
+        """Of the first generation."""
+        told = prompt_progress(self._reply.generations[0], is_read=is_read)
         return event(self._object(self.chunk_kind, [self.empty_choice()]) | {"prompt_progress": told})
 
     def _object(self, kind: str, choices: list[Value]) -> Value:

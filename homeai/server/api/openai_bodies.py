@@ -71,7 +71,9 @@ Prompt = Annotated[
 ]
 
 
-KeepAlive = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s)]
+KeepAlive = Annotated[
+    float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
+]
 
 
 class StreamOptions(Body):
@@ -180,6 +182,7 @@ class SamplingBody(Body):
             stop=self.stop,
             n=self.n,
             cache_prompt=self.cache_prompt,
+            keep_alive_s=self.keep_alive,
             user=self.user,
         )
 

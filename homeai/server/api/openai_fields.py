@@ -47,7 +47,11 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Repetition = Annotated[float, Field(ge=0.01, le=10)]  # nearer to 0, a penalised logit would overflow
 NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
 Name = Annotated[str, Field(max_length=256)]  # errors repeat it
-Stop = Annotated[list[str], Field(fail_fast=True, max_length=MAX_STOP), BeforeValidator(_as_list)]
+Stop = Annotated[
+    list[str],
+    Field(fail_fast=True, max_length=MAX_STOP),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
 Modalities = Annotated[list[str], AfterValidator(_without_speech)]
 Off = Annotated[float, AfterValidator(_only_off)]
 Share = Annotated[float, Field(ge=0, le=1)]

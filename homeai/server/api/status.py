@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from homeai.errors import NotFound
+from homeai.errors import GPUUnavailable, NotFound
 from homeai.metrics import CONTENT_TYPE
 from homeai.server.answers import JSON, EventStream
 from homeai.server.api.caller import caller_of
@@ -35,15 +35,16 @@ def router(service: Service) -> APIRouter:
     @routes.get("/v1/health", include_in_schema=False)
     @routes.get("/health")
     async def health() -> Response:
-        """200 when the model is resident and its loop alive, else 503 with the reason."""
-        supervisor = service.supervisor
-        state = supervisor.state
-        if state is State.RESIDENT and supervisor.is_alive:
-            return JSON({"status": "ok"})
-        reason = supervisor.failure or ("the engine does not answer" if state is State.RESIDENT else state)
-        return JSON({"status": state, "error": {"message": reason, "type": "unavailable_error", "code": 503}}, 503)
+        """200 when requests are answered: the model is resident and its loop alive, or the next request loads it."""
+        return _health(service, may_sleep=True)
 
-    @routes.get("/metrics")
+    @routes.head("/health/ready", include_in_schema=False)
+    @routes.get("/health/ready")
+    async def ready() -> Response:
+        """200 when the model is resident and its loop alive: a request is computed at once."""
+        return _health(service, may_sleep=False)
+
+    @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         service.authenticate(caller_of(request))
         return Response(service.books.metrics.render(), media_type=CONTENT_TYPE)
@@ -53,7 +54,7 @@ def router(service: Service) -> APIRouter:
         service.authenticate(caller_of(request))
         return JSON(snapshot(service))
 
-    @routes.get("/api/status/events")
+    @routes.get("/api/status/events", responses={200: {"content": {"text/event-stream": {}}}})
     async def api_status_events(request: Request) -> Response:
         """The same object as an event, twice a second while something happens."""
         service.authenticate(caller_of(request))
@@ -71,6 +72,28 @@ def router(service: Service) -> APIRouter:
         return FileResponse(STATIC / name, headers={"cache-control": "no-cache"})
 
     return routes
+
+
+def _health(service: Service, *, may_sleep: bool) -> Response:
+    """Otherwise 503, with the reason, for people and for programs."""
+    supervisor = service.supervisor
+    state = supervisor.state
+    if state is State.RESIDENT and supervisor.is_alive:
+        return JSON({"status": "ok"})
+    if may_sleep and state is State.SLEEPING and service.keeper.opens_in_s is None:
+        return JSON({"status": state})
+    message, code = _why(service)
+    error = {"message": message, "type": "unavailable_error", "code": 503}
+    return JSON({"status": state, "reason": code, "error": error}, 503)
+
+
+def _why(service: Service) -> tuple[str, str]:
+    supervisor = service.supervisor
+    if supervisor.state is State.RESIDENT:
+        return "the engine does not answer", "engine_hung"
+    if supervisor.is_unavailable:
+        return supervisor.failure or "the device is not available", str(GPUUnavailable.code)
+    return supervisor.failure or supervisor.away_reason or supervisor.state, supervisor.state
 
 
 def _assets() -> set[str]:

@@ -97,7 +97,7 @@ class AnyTokenizeBody(Body):
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["llama.cpp"])
 
-    @routes.post("/tokenize", openapi_extra=documents(TokenizeBody))
+    @routes.post("/tokenize", openapi_extra=documents(TokenizeBody, PromptTokenizeBody, ChatTokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or a chat."""
         with service.arriving("/tokenize", caller_of(request)):

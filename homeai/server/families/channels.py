@@ -68,7 +68,7 @@ class Channels:
         self._held += text
         return self._read()
 
-    def finish(self) -> list[Part]:
+    def finish(self, is_cut: bool) -> list[Part]:
         self._is_last = True
         return self._read()
 

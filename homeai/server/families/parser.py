@@ -47,6 +47,6 @@ class AnswerParser:
             return [Content(text)] if text else []
         return self._machine.push(text)
 
-    def finish(self) -> list[Part]:
-        """The answer is over: what was held back."""
-        return [] if self._is_plain else self._machine.finish()
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """The answer is over: what was held back. `is_cut`: by its token limit, so that a call may be unfinished."""
+        return [] if self._is_plain else self._machine.finish(is_cut)

@@ -53,7 +53,7 @@ class Tagged:
         }
         self._place = Place.REASONING if begins_in_reasoning and format.reasoning else Place.TEXT
         self._held = ""
-        self._is_last = False
+        self._is_last = self._is_cut = False
         self._skips_space = False
         self._has_thought = False  # some of this reasoning is out
         self._has_text = False
@@ -69,8 +69,8 @@ class Tagged:
         self._held += text
         return self._read()
 
-    def finish(self) -> list[Part]:
-        self._is_last = True
+    def finish(self, is_cut: bool) -> list[Part]:
+        self._is_last, self._is_cut = True, is_cut
         return self._read()
 
     def _read(self) -> list[Part]:
@@ -138,7 +138,7 @@ class Tagged:
         """Whether reasoning or a call begins there. Raises `Unfinished` where that is still open."""
         if self._begin_reasoning(at, out):
             return True
-        is_cut = self._is_last or len(self._held) - at > MAX_HEAD_CHARS
+        is_hopeless = self._is_last or len(self._held) - at > MAX_HEAD_CHARS
         for reader in self._readers:
             if reader.stands_alone and not self._begins_line(at):
                 continue
@@ -147,7 +147,11 @@ class Tagged:
             except Mismatch:
                 continue
             except Unfinished:
-                if is_cut:
+                if self._is_cut:  # the token limit came in the midst of a call: it is none, and no text either
+                    self._say(at, out, keeps_space=False)
+                    self._held = ""
+                    return True
+                if is_hopeless:
                     continue
                 raise
             self._say(at, out, keeps_space=False)

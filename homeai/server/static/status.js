@@ -97,6 +97,7 @@ function draw(status) {
   drawModel(status.model);
   drawMemory(status);
   drawPins(status);
+  drawBatches(status);
   drawPolicy(status);
   drawRules(status);
   drawTotals(status.totals);
@@ -261,6 +262,18 @@ function drawPins({ pins }) {
   reconcile(byId("pins"), byId("pin-row"), pins, (pin) => pin.name, (row, pin) => {
     write(field(row, "name"), pin.name);
     write(field(row, "pinned"), pin.num_tokens ? `${num(pin.num_tokens)} tokens${PINNED[pin.state]}` : "left out");
+  });
+}
+
+function drawBatches({ batches }) {
+  byId("batches-section").hidden = !batches.length;
+  reconcile(byId("batches"), byId("batch-row"), batches, (batch) => batch.id, (row, batch) => {
+    const done = batch.num_completed + batch.num_failed;
+    const failed = batch.num_failed ? `, ${num(batch.num_failed)} failed` : "";
+    row.title = batch.id;
+    write(field(row, "source"), batch.source);
+    write(field(row, "done"), `${num(done)} of ${num(batch.num_lines)} done${failed}`);
+    fill(field(row, "done-bar"), share(done, batch.num_lines));
   });
 }
 

@@ -250,3 +250,20 @@ def test_plain_text_is_passed_on_as_it_comes() -> None:
 def test_parts_say_which_kind_they_are() -> None:
     assert parts_of(QWEN3, ["<think>a</think>", "b"], ()) == [Reasoning("a"), Content("b")]
     assert replace(QWEN3, reasoning=None) == known.HERMES
+
+
+# ---- cut by the token limit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", range(1, len('<tool_call>\n{"name": "get_weather"')))
+def test_call_that_the_token_limit_cut_is_not_read_out_as_text(length: int) -> None:
+    parser = AnswerParser(known.HERMES, TOOLS)
+    begun = '<tool_call>\n{"name": "get_weather", "arguments": {}}'[:length]
+    parts = parser.push("Let me see.") + parser.push(begun) + parser.finish(is_cut=True)
+    assert parts == [Content("Let me see.")]
+
+
+def test_what_only_looked_like_a_call_is_text_when_the_answer_is_complete() -> None:
+    parser = AnswerParser(known.HERMES, TOOLS)
+    parts = parser.push("Let me see.") + parser.push("<tool_") + parser.finish()
+    assert "".join(part.text for part in parts if isinstance(part, Content)) == "Let me see.<tool_"

@@ -1,0 +1,125 @@
+"""The lines of an input file: checked, each, before any of them is run. Pure but for reading.
+
+A line is {"custom_id": …, "method": "POST", "url": the batch's endpoint, "body": {…}}. The body is kept as it was
+written: the endpoint reads it when the line is run, and what it refuses then is the line's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from homeai.server.batches.records import LineError, Place
+
+ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+MAX_LINES: Final = 50_000  # OpenAI's
+MAX_ERRORS: Final = 100  # told; more of them would be of no use
+MAX_ID_LENGTH: Final = 512
+BOM: Final = b"\xef\xbb\xbf"
+
+
+class Line(msgspec.Struct, frozen=True):
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+class _Streams(msgspec.Struct):
+    stream: bool | None = None
+
+
+@dataclass(slots=True)
+class Checked:
+    """Usable when it has no errors."""
+
+    places: list[Place] = field(default_factory=list)
+    errors: list[LineError] = field(default_factory=list)
+
+
+class _Unusable(Exception):
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+def check(lines: Iterable[bytes], endpoint: str) -> Checked:
+    """`lines` with their ends, as a file opened for bytes gives them. Empty ones are passed over."""
+    checked = Checked()
+    first_with: dict[str, int] = {}
+    for number, start, raw in _numbered(lines):
+        if len(checked.places) == MAX_LINES:
+            message = f"the file has more than {MAX_LINES} requests, the most of one batch"
+            checked.errors.insert(0, LineError("too_many_requests", message, number))
+            break
+        try:
+            line = _read(raw, endpoint)
+            first = first_with.setdefault(line.custom_id, number)
+            if first != number:
+                raise _Unusable(
+                    "duplicate_custom_id", f"custom_id {line.custom_id!r} is that of line {first}", "custom_id"
+                )
+            checked.places.append(Place(line.custom_id, start, len(raw)))
+        except _Unusable as error:
+            checked.errors.append(LineError(error.code, error.message, number, error.param))
+            if len(checked.errors) == MAX_ERRORS:
+                break
+    if not checked.places and not checked.errors:
+        checked.errors.append(LineError("empty_file", "the file has no requests"))
+    return checked
+
+
+def read(raw: bytes) -> Line:
+    """A line that was checked."""
+    return msgspec.json.decode(raw, type=Line)
+
+
+def streams(body: bytes) -> bool:
+    """Whether a body asks for a stream, as far as it can be read."""
+    try:
+        return bool(msgspec.json.decode(body, type=_Streams).stream)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, first byte, bytes) of those that are not empty."""
+    start = 0
+    for number, raw in enumerate(lines, 1):
+        skipped = len(BOM) if number == 1 and raw.startswith(BOM) else 0
+        if raw[skipped:].strip():
+            yield number, start + skipped, raw[skipped:]
+        start += len(raw)
+
+
+def _read(raw: bytes, endpoint: str) -> Line:
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _Unusable("invalid_json_line", f"the line is not a JSON object: {error}") from None
+    custom_id = _text(fields, "custom_id")
+    if not 1 <= len(custom_id) <= MAX_ID_LENGTH:
+        message = f"custom_id has {len(custom_id)} characters; allowed are 1 to {MAX_ID_LENGTH}"
+        raise _Unusable("invalid_custom_id", message, "custom_id")
+    if (method := _text(fields, "method")) != "POST":
+        raise _Unusable("invalid_method", f"method is {method!r}; only 'POST' is possible", "method")
+    if (url := _text(fields, "url")) != endpoint:
+        raise _Unusable("invalid_url", f"url is {url!r}; the batch's endpoint is {endpoint!r}", "url")
+    body = fields.get("body")
+    if body is None or not bytes(body).lstrip().startswith(b"{"):
+        raise _Unusable("invalid_body" if body else "missing_body", "body: an object is needed", "body")
+    return Line(custom_id, method, url, body)
+
+
+def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
+    if name not in fields:
+        raise _Unusable(f"missing_{name}", f"{name} is missing", name)
+    try:
+        return msgspec.json.decode(fields[name], type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise _Unusable(f"invalid_{name}", f"{name}: a text is needed", name) from None
