@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from homeai import __version__, cli_control
+from homeai import __version__, cli_batches, cli_bench, cli_control
 from homeai.errors import ConfigError, HomeAIError
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ models_app = typer.Typer(help="Model files on this machine.", no_args_is_help=Tr
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
+app.add_typer(cli_batches.app, name="batch")
 app.add_typer(cli_control.app)
+app.add_typer(cli_bench.app, name="bench")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file, as config.example.yaml.")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where models, ledger and keys live.")]

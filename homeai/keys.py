@@ -135,7 +135,7 @@ class KeyStore:
     def named(self, name: str) -> Key | None:
         """As it is now."""
         self.refresh()
-        return next((key for _, key in self._keys if key.name == name), None)
+        return next((key for _, key in (*self._given, *self._keys) if key.name == name), None)
 
     def spent(self, since: float) -> dict[str, int]:
         """The tokens, of prompts and answers, of each key's requests that came since then (Unix time), by its name.

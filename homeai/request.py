@@ -43,6 +43,7 @@ class WaitReason(enum.StrEnum):
     SINGLE_MODE = "single_mode"
     BATCH_MODE = "batch_mode"  # static and window: the next batch is formed when this one has ended
     NOT_RESIDENT = "not_resident"
+    PAUSED = "paused"  # its class, by the owner
 
 
 class Mode(enum.StrEnum):

@@ -17,6 +17,7 @@ from homeai import console
 from homeai.console import DaemonClient, plain_console, render
 from homeai.errors import HomeAIError
 from homeai.status import (
+    BatchProgress,
     BatchStatus,
     ClassStatus,
     GPUStatus,
@@ -103,6 +104,12 @@ def test_status_has_what_the_owner_should_know(monkeypatch: pytest.MonkeyPatch) 
 def test_status_shows_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(msgspec.structs.replace(STATUS, pins=[PinStatus("house", "kitchen", 1234, "kept")]), monkeypatch)
     assert "house: 1,234 tokens, kept" in text
+
+
+def test_status_shows_how_far_batches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = BatchProgress("batch_1", "kitchen", 2000, 1100, 3, 2, 60.0)
+    text = shown(msgspec.structs.replace(STATUS, batches=[job]), monkeypatch)
+    assert "kitchen: 1,103 of 2,000 done, 3 failed" in text
 
 
 def test_status_shows_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from homeai.errors import ConfigError
-from homeai.keys import Key, KeyStore
+from homeai.keys import Key, KeyStore, given_keys
 from homeai.ledger import Ledger, LedgerRow
 
 NOT_A_DATABASE = b"this is not a database, whatever its name says" * 100
@@ -37,6 +37,16 @@ def test_key_is_found_by_its_token_alone(store):
     key = store.find(token)
     assert key is not None
     assert (key.name, key.fairness_class, key.trusted) == ("kitchen", "voice", True)
+
+
+def test_key_is_found_by_its_name_as_long_as_it_counts(store, path):
+    store.add("kitchen", "voice")
+    assert store.named("kitchen").fairness_class == "voice"
+    assert store.named("kitche") is None
+    other = KeyStore(path)
+    other.revoke("kitchen")
+    other.close()
+    assert store.named("kitchen") is None
 
 
 @pytest.mark.parametrize("token", ["", "hai_", "hai_wrong", "\ud83d", "x" * 100_000])
@@ -179,3 +189,63 @@ def test_keys_of_an_earlier_homeai_have_no_limits(path):
 def test_nothing_is_opened_before_it_is_needed(path):
     KeyStore(path).close()
     assert not path.exists()
+
+
+# ---- keys in a file ------------------------------------------------------------------------------------
+
+GIVEN = "hai_" + "0123456789" * 4
+
+
+def given(directory: Path, text: str) -> list[tuple[str, Key]]:
+    (directory / "keys.yaml").write_text(text)
+    return given_keys({"CREDENTIALS_DIRECTORY": str(directory)}, ["voice"])
+
+
+def test_key_in_a_credential_is_a_key_without_a_word_in_the_database(tmp_path, path):
+    keys = given(tmp_path, f"- {{name: tablet, key: {GIVEN}, class: voice, admin: true, max_context: 4096}}")
+    store = KeyStore(path, keys)
+    token = store.add("laptop")
+    try:
+        key, other = store.find(GIVEN), store.find(token)
+        assert key is not None
+        assert other is not None
+        assert (key.name, key.fairness_class, key.admin, key.max_context) == ("tablet", "voice", True, 4096)
+        assert other.name == "laptop"
+        assert store.named("tablet") == key
+        assert [key.name for key in store.list()] == ["laptop"]
+    finally:
+        store.close()
+
+
+def test_key_in_a_credential_works_without_a_readable_database(tmp_path, path):
+    path.write_bytes(NOT_A_DATABASE)
+    store = KeyStore(path, given(tmp_path, f"- {{name: tablet, key: {GIVEN}}}"))
+    assert store.find(GIVEN) is not None
+    assert store.failure is not None
+
+
+def test_no_credential_is_no_keys(tmp_path):
+    assert given_keys({}, []) == []
+    assert given_keys({"CREDENTIALS_DIRECTORY": str(tmp_path)}, []) == []
+    assert given(tmp_path, "[]") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- {name: a, key: secret-but-short}", "length >= 32 - at `$[0].key`"),
+        (f"- {{name: a, key: {GIVEN}, class: loud}}", "keys.yaml, a: class loud does not exist; there are voice"),
+        (f"- {{name: a, key: {GIVEN}, clas: voice}}", "unknown field `clas`"),
+        (f"a: {GIVEN}", "Expected `array`"),
+        (f"- {GIVEN}", "Expected `object`"),
+        (f"[{GIVEN}", "it is not a list in YAML"),
+        (f"- {{name: a, key: {GIVEN}, tokens_per_day: 0}}", "`$[0].tokens_per_day`"),
+    ],
+)
+def test_credential_that_cannot_be_used_is_one_line_without_the_key(tmp_path, text, words):
+    with pytest.raises(ConfigError) as caught:
+        given(tmp_path, text)
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert GIVEN not in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -43,7 +43,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(config: Config, name: str, arrivals: Sequence[Arrival], modes: Sequence[str], cost: StepCost) -> Comparison:
     """Raises `ConfigError` for a mode that is not known and for a class that is not configured."""
     _check(config, arrivals, modes)
-    base, limits = _scheduler(config, cost)
+    base, limits = scheduler_of(config, cost)
     weights = {class_name: c.weight for class_name, c in config.classes.items()}
     summaries = {
         mode: summarise(simulator.run(arrivals, replace(base, mode=mode), cost, limits=limits), weights)
@@ -93,7 +93,7 @@ def _check(config: Config, arrivals: Sequence[Arrival], modes: Sequence[str]) ->
             raise ConfigError(f"the workload's class {arrival.fairness_class!r} is none of {', '.join(config.classes)}")
 
 
-def _scheduler(config: Config, cost: StepCost) -> tuple[SchedulerConfig, RunnerLimits]:
+def scheduler_of(config: Config, cost: StepCost) -> tuple[SchedulerConfig, RunnerLimits]:
     """What the engine child would make of these settings on that machine."""
     settings = engine_config(config, Path("simulated"))
     limits = _limits(settings, cost)

@@ -142,7 +142,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        max_bytes = max(self._max_bytes, self._larger.get(scope["path"], 0))
+        max_bytes = max(self._max_bytes, self._larger.get(scope.get("path", ""), 0))
         timeout_s = None if self._timeout_s is None else self._timeout_s * max_bytes / self._max_bytes
         announced = Headers(scope=scope).get("content-length", "")
         num_announced = int(announced) if announced.isdecimal() else 0

@@ -21,7 +21,6 @@ from homeai.clock import Clock, MonotonicClock
 from homeai.config import ClassConfig, ResidencyConfig
 from homeai.errors import NotReady, Yielded
 from homeai.hardware import Probe
-from homeai.messages import EngineReady
 from homeai.server.client import EngineClient
 from homeai.server.pressure import Pressure, reading_of
 from homeai.server.residency import Aim, Facts, Needs, Verdict, Wish, decide, opens_in_s
@@ -32,6 +31,7 @@ log = logging.getLogger("homeai.residency")
 WATCH_S = 1.0  # between two looks at who uses the GPU
 ABORT_S = 5.0  # for the engine to say that what was cut off has ended
 UNKNOWN_RETRY_S = 60.0  # nobody knows when the owner will want the device back
+CANNOT_WATCH = "who uses the GPU cannot be known here: only `homeai yield` makes room for others"
 STATES = {Aim.SLEEPING: State.SLEEPING, Aim.YIELDED: State.YIELDED}
 
 Switch = Callable[[], Awaitable[None]]
@@ -66,10 +66,8 @@ class Keeper:
         self._wish_until = math.inf
         self._needs = Needs(settings.idle_timeout_s)
         self._pressure = Pressure(settings)
-        self._is_pressure_overruled = False  # the owner asked for the model since it began
         self._watch_at = -math.inf
         self._cannot_watch = False  # as was said in the log
-        self._resident: EngineReady | None = None  # as seen last
         self._switch: Switch | None = None
         self._news = asyncio.Event()
         self._is_closed = False
@@ -91,7 +89,7 @@ class Keeper:
                 needed_until=self._needs.until,
                 wish=self._wish,
                 wish_until=self._wish_until,
-                pressure=None if self._is_pressure_overruled else self._pressure.reason,
+                pressure=self._pressure.reason,
             ),
         )
 
@@ -99,6 +97,14 @@ class Keeper:
     def is_held_away(self) -> bool:
         """By the owner, or by other programs: work that nobody waits for does not bring the model back."""
         return self._wish is Wish.UNLOAD or self.verdict().aim is Aim.YIELDED
+
+    @property
+    def notes(self) -> list[str]:
+        """What the owner should know."""
+        paused = [
+            f"{name} is paused: its requests wait (`homeai resume {name}`)" for name in sorted(self._client.paused)
+        ]
+        return [*paused, CANNOT_WATCH] if self._cannot_watch else paused
 
     @property
     def honours_keep_alive(self) -> bool:
@@ -206,7 +212,8 @@ class Keeper:
 
     def _want(self, wish: Wish | None, until: float = math.inf) -> None:
         self._wish, self._wish_until = wish, until
-        self._is_pressure_overruled = wish in (None, Wish.PIN) and self._pressure.reason is not None
+        if wish in (None, Wish.PIN):
+            self._pressure.accept()
         self._news.set()
 
     # ---- doing it --------------------------------------------------------------------------------
@@ -310,23 +317,18 @@ class Keeper:
 
     async def _watch_gpu(self) -> None:
         ready = self._supervisor.ready
-        if ready is not self._resident:
-            self._resident = ready
-            if ready is not None:
-                self._pressure.forget()
         if not self._watches_gpu:
             return
         gpu, processes = await asyncio.to_thread(lambda: (self._probe.gpu(), self._probe.gpu_processes()))
         pid = self._supervisor.engine_pid
         if gpu is None or processes is None or self._is_a_stranger(pid, [process.pid for process in processes]):
             if not self._cannot_watch:
-                log.warning("who uses the GPU cannot be known here: only `homeai yield` makes room for others")
+                log.warning(CANNOT_WATCH)
             self._cannot_watch = True
             return
         self._cannot_watch = False
         our_bytes = ready.model_bytes + ready.kv_bytes if ready is not None else None
         if self._pressure.see(reading_of(gpu, processes, {pid or 0}), self._clock.now(), our_bytes=our_bytes):
-            self._is_pressure_overruled = False
             if self._pressure.reason is None:
                 log.info("the GPU is free again")
         elif self._pressure.is_ending and self._supervisor.state is State.YIELDED:

@@ -30,12 +30,16 @@ class KeyLimits:
         self._day_ends_at = day_of(now)[1]
         self._came: defaultdict[str, deque[float]] = defaultdict(deque)  # within the last minute, oldest first
 
-    def check(self, key: Key | None, now: float) -> None:
-        """Counts one more request. Raises `TooManyRequests` or `QuotaExceeded`, with nothing counted."""
+    def check(self, key: Key | None, now: float, *, counts_requests: bool = True) -> None:
+        """Counts one more request, unless only its tokens count.
+
+        Raises `TooManyRequests` or `QuotaExceeded`, with nothing counted.
+        """
         if key is None:
             return
         self._check_tokens(key, now)
-        self._check_requests(key, now)
+        if counts_requests:
+            self._check_requests(key, now)
 
     def charge(self, key: str | None, num_tokens: int, now: float) -> None:
         """A request of the key of that name has ended, with so many tokens of prompt and answer."""

@@ -10,8 +10,10 @@ TIMEOUT_S = 1.0  # for a note, when the manager's queue is full
 
 
 class Notifier:
+    """Without an `address` it takes that of the environment, which no child inherits then: we alone are listened to."""
+
     def __init__(self, address: str | None = None) -> None:
-        address = os.environ.get("NOTIFY_SOCKET") if address is None else address
+        address = os.environ.pop("NOTIFY_SOCKET", None) if address is None else address
         self._address = "\0" + address[1:] if address and address.startswith("@") else address
         self.watchdog_s = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6
 

@@ -14,12 +14,6 @@ from homeai.server.shapes import Family, Value, family_of
 
 METHODS: Final = frozenset(("get", "post", "put", "delete", "head", "options", "patch"))
 BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-STREAMED: Final[dict[Family, str]] = {
-    "openai": "text/event-stream",
-    "anthropic": "text/event-stream",
-    "llamacpp": "text/event-stream",
-    "ollama": "application/x-ndjson",
-}
 TEXT: Final[Value] = {"type": "string"}
 MAYBE_TEXT: Final[Value] = {"type": ["string", "null"]}
 
@@ -35,6 +29,13 @@ ERRORS: Final[dict[Family, Value]] = {
     "llamacpp": _object(error=_object(code={"type": "integer"}, message=TEXT, type=TEXT)),
 }
 HEALTH: Final = "/health"
+EVENT: Final = _object(data=TEXT)
+STREAMED: Final[dict[Family, Value]] = {
+    "openai": {"text/event-stream": {"schema": EVENT}},
+    "anthropic": {"text/event-stream": {"schema": EVENT}},
+    "llamacpp": {"text/event-stream": {"schema": EVENT}},
+    "ollama": {"application/x-ndjson": {}},
+}
 UNHEALTHY: Final = _object(status=TEXT, error=_object(message=TEXT, type=TEXT, code={"type": "integer"}))
 
 
@@ -70,13 +71,15 @@ def _operations(document: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _complete_body(path: str, operation: Value, schemas: Value) -> None:
-    content = cast(dict[str, dict[str, Value]], cast(Value, operation["requestBody"])["content"])["application/json"]
+    contents = cast(dict[str, dict[str, Value]], cast(Value, operation["requestBody"])["content"])
+    if (content := contents.get("application/json")) is None:
+        return
     body = content["schema"] = cast(Value, _with_known_bounds(content["schema"]))
     for one in cast(list[Value], body.get("anyOf", [body])):
         schemas.update(cast(Value, one.pop("$defs", {})))
     if "stream" in cast(Value, body.get("properties", {})):
         ok = cast(dict[str, Value], operation["responses"])["200"]
-        cast(Value, ok["content"])[STREAMED[family_of(path)]] = {"schema": TEXT}
+        cast(Value, ok["content"]).update(STREAMED[family_of(path)])
 
 
 def _with_known_bounds(schema: object) -> object:

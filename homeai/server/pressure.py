@@ -1,7 +1,7 @@
 """Do other programs need the GPU? Decided from what they hold of it, with hysteresis.
 
-Pure: `see` gets a reading now and then. What others held when the model became resident is theirs, and was no
-obstacle; what they take since then counts. It begins when it lasted `gpu_notice_s`, so that a thumbnail does not send
+Pure: `see` gets a reading now and then. What others held at first, or when it was over last time, is theirs, and is no
+obstacle; what they take beyond that counts. It begins when it lasted `gpu_notice_s`, so that a thumbnail does not send
 the model away, and ends when it was quiet for `gpu_quiet_s`, so that a game's loading screens do not bring it back.
 """
 
@@ -43,9 +43,11 @@ class Pressure:
 
     def __init__(self, settings: ResidencyConfig) -> None:
         self._settings = settings
-        self._base_bytes: int | None = None  # what others held beside the resident model, at the least
+        self._base_bytes: int | None = None  # what others may hold: the least since it was over last time
+        self._others_bytes = 0  # as seen last
         self._had_room = False  # since then: free memory was above its limit
         self._our_bytes = 0  # that come free when the model goes
+        self._is_load_accepted = False  # how busy others keep the GPU, until they do not any more
         self._since: float | None = None  # of what would change `reason` if it lasts
         self.reason: str | None = None
 
@@ -65,8 +67,9 @@ class Pressure:
             self._had_room = False
         else:
             self._our_bytes = our_bytes
-            known = reading.others_bytes if self._base_bytes is None else self._base_bytes
-            self._base_bytes = min(reading.others_bytes, known)
+        self._others_bytes = reading.others_bytes
+        if self._base_bytes is None or reading.others_bytes < self._base_bytes:
+            self._base_bytes = reading.others_bytes
         cause = self._cause(reading, is_resident=our_bytes is not None)
         if our_bytes is not None and not self._is_short(reading.free_bytes):
             self._had_room = True
@@ -78,13 +81,17 @@ class Pressure:
         lasts_s = self._settings.gpu_notice_s if self.reason is None else self._settings.gpu_quiet_s
         if now - self._since < lasts_s:
             return False
-        self.reason, self._since = cause, None
-        self._had_room = False
+        if cause is None:
+            self.accept()
+        self.reason, self._since, self._had_room = cause, None, False
         return True
 
-    def forget(self) -> None:
-        """The model became resident anew: what others hold now is theirs."""
-        self._base_bytes = None
+    def accept(self) -> None:
+        """The owner, or the end of a pause, says so: what others hold and do now is no obstacle."""
+        self._base_bytes = self._others_bytes
+        self._is_load_accepted = True
+        self._had_room = False
+        self.reason, self._since = None, None
 
     def _cause(self, reading: Reading, *, is_resident: bool) -> str | None:
         settings, base = self._settings, self._base_bytes or 0
@@ -97,12 +104,14 @@ class Pressure:
                 f"(residency.max_other_gpu_gb); most of it has {reading.biggest}"
             )
         short = self._is_short(reading.free_bytes - (0 if is_resident else self._our_bytes))
-        if short and (self._had_room or not is_resident):
+        if short and (self._had_room or self.reason is not None):
             return (
                 f"the GPU has {reading.free_bytes / GIB:.1f} GiB free < {settings.min_free_gpu_gb:g} GiB wanted "
                 f"(residency.min_free_gpu_gb); most of it has {reading.biggest}"
             )
-        if settings.max_other_gpu_load is not None and reading.load > settings.max_other_gpu_load:
+        is_busy = settings.max_other_gpu_load is not None and reading.load > settings.max_other_gpu_load
+        self._is_load_accepted = self._is_load_accepted and is_busy
+        if is_busy and not self._is_load_accepted:
             return (
                 f"other programs keep the GPU busy for {reading.load:.0%} of the time > "
                 f"{settings.max_other_gpu_load:.0%} allowed (residency.max_other_gpu_load)"

@@ -164,6 +164,7 @@ class Needs:
     default_keep_s: float
     _keep_s: dict[str, float] = field(default_factory=dict)
     _until: dict[str, float] = field(default_factory=dict)
+    _num_sources_checked: int = 0  # more than so many: those of long ago may go
 
     def came(self, source: str, now: float, keep_s: float | None = None) -> None:
         """A request. `keep_s`: 0 not at all, infinity for good, None as the settings say."""
@@ -172,9 +173,12 @@ class Needs:
 
     def ended(self, source: str, now: float) -> None:
         """From now on it counts how long the model was to stay after it."""
-        self._until = {name: until for name, until in self._until.items() if until > now or name == source}
-        self._keep_s = {name: keep_s for name, keep_s in self._keep_s.items() if name in self._until}
         self._until[source] = now + self._keep_s.get(source, self.default_keep_s)
+        if len(self._until) > self._num_sources_checked:
+            past = now - DAY_S  # its last request is over by now
+            self._until = {name: until for name, until in self._until.items() if until > past}
+            self._keep_s = {name: keep_s for name, keep_s in self._keep_s.items() if name in self._until}
+            self._num_sources_checked = 2 * len(self._until)
 
     def forget(self) -> None:
         """Nobody needs it."""

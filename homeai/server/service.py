@@ -166,7 +166,15 @@ class Service:
         keys = [self.keys.failure] if self.keys.failure else []
         ready = self.supervisor.ready
         of_engine = ready.notes if ready else ()
-        return [*(self.text.notes if self.text else ()), *of_engine, *self.supervisor.warm_up.notes, *keys]
+        batches = [self.batches.failure] if self.batches and self.batches.failure else []
+        return [
+            *(self.text.notes if self.text else ()),
+            *of_engine,
+            *self.supervisor.warm_up.notes,
+            *self.keeper.notes,
+            *keys,
+            *batches,
+        ]
 
     @contextmanager
     def arriving(self, api: str, caller: Caller) -> Iterator[Arrival]:
@@ -191,7 +199,7 @@ class Service:
         """The answer to a conversation, from here on under way. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, heads_of(chat.messages))
-        self.limits.check(arrival.key, time.time())
+        self._check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n)
         return await self._answer(arrival, partial(self._prepare_chat, arrival, self._steady(arrival, chat), ask), ask)
@@ -220,7 +228,7 @@ class Service:
         """What follows each prompt, `ask.n` times. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, [prompt for prompt in prompts if isinstance(prompt, str)])
-        self.limits.check(arrival.key, time.time())
+        self._check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n * len(prompts))
         return await self._answer(arrival, partial(self._prepare_prompts, arrival, prompts, ask, answer_format), ask)
@@ -277,7 +285,7 @@ class Service:
         self, arrival: Arrival, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
     ) -> Embedded:
         """A vector for each text, or list of token ids. Raises `RequestError`."""
-        self.limits.check(arrival.key, time.time())
+        self._check_limits(arrival)
         text = await self.text_for(None)
         if self.embeddings is None:
             raise NotSupported("this server makes no embeddings")
@@ -286,6 +294,11 @@ class Service:
         embedded = await self.embeddings.embed(text, inputs, model=model, dimensions=dimensions)
         arrival.notes += embedded.notes
         return embedded
+
+    def _check_limits(self, arrival: Arrival) -> None:
+        """Work that was handed in earlier uses up its key's tokens, but nobody's requests of this minute."""
+        is_earlier = arrival.caller.on_behalf is not None
+        self.limits.check(arrival.key, time.time(), counts_requests=not is_earlier)
 
     def _lower_side_request(self, arrival: Arrival, texts: Sequence[str]) -> None:
         if self._side_requests.is_side_request(texts, arrival.caller.headers):

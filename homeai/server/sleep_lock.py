@@ -18,7 +18,7 @@ log = logging.getLogger("homeai.sleep")
 LOGIND = Path("/run/systemd/seats")
 LOOK_S = 1.0
 LINGER_S = 10.0  # after the last answer: the next turn of a conversation should not take the lock anew
-ATTEMPTS = ("sleep:idle", "idle")  # the second one, against suspending when nobody is at the machine, is anybody's
+ATTEMPTS = ("sleep", "idle")  # the second one, against suspending when nobody is at the machine, is granted to anybody
 
 
 def systemd_inhibit(what: str) -> list[str]:
@@ -45,50 +45,48 @@ class SleepLock:
         self._command = command
         self._look_s = look_s
         self._linger_s = linger_s
-        self._attempts = list(ATTEMPTS)
         self._holder: asyncio.subprocess.Process | None = None
+        self._num_refused = 0  # of ATTEMPTS, since the last answer began
+        self._complaints: set[str] = set()  # said once
 
     async def run(self) -> None:
-        """Ends when logind grants no lock; without one the machine may sleep whenever it likes."""
         idle_s = self._linger_s
         try:
-            while self._attempts:
+            while True:
                 idle_s = 0.0 if self._is_busy() else idle_s + self._look_s
                 if self._holder is not None and self._holder.returncode is not None:
-                    await self._refused(self._holder)
-                elif idle_s == 0 and self._holder is None:
-                    await self._take()
-                elif idle_s >= self._linger_s:
+                    await self._take_refusal(self._holder)
+                if idle_s >= self._linger_s:
                     await self._release()
+                elif idle_s == 0 and self._holder is None and self._num_refused < len(ATTEMPTS):
+                    await self._take(ATTEMPTS[self._num_refused])
                 await asyncio.sleep(self._look_s)
         finally:
             await self._release()
 
-    async def _take(self) -> None:
+    async def _take(self, what: str) -> None:
         pipe = asyncio.subprocess.PIPE
-        try:
-            self._holder = await asyncio.create_subprocess_exec(
-                *self._command(self._attempts[0]),
-                stdin=pipe,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=pipe,
-                start_new_session=True,  # Ctrl-C is for us
-            )
-        except OSError as error:
-            log.warning("the machine may suspend while answers are written: %s", error)
-            self._attempts.clear()
+        self._holder = await asyncio.create_subprocess_exec(
+            *self._command(what),
+            stdin=pipe,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=pipe,
+            start_new_session=True,  # Ctrl-C is for us
+        )
 
-    async def _refused(self, holder: asyncio.subprocess.Process) -> None:
+    async def _take_refusal(self, holder: asyncio.subprocess.Process) -> None:
+        """Try the next one. When none is left the machine may sleep at any time, until we were idle for a while."""
         _, words = await holder.communicate()
         self._holder = None
-        what = self._attempts.pop(0)
-        reason = words.decode(errors="replace").strip()
-        if self._attempts:
-            log.info("no lock against %s (%s): trying another one", what, reason)
-        else:
-            log.warning("the machine may suspend while answers are written, no lock is granted: %s", reason)
+        what = ATTEMPTS[self._num_refused]
+        self._num_refused += 1
+        if what not in self._complaints:
+            self._complaints.add(what)
+            reason = words.decode(errors="replace").strip()
+            log.warning("no lock against %s while answers are written: %s", what, reason)
 
     async def _release(self) -> None:
+        self._num_refused = 0
         holder, self._holder = self._holder, None
         if holder is None:
             return

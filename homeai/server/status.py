@@ -40,7 +40,6 @@ def snapshot(service: Service) -> Status:
     step = service.client.last_step or NO_STEP
     live = service.client.live
     ready = service.supervisor.ready
-    is_resident = ready is not None
     progress = service.supervisor.progress
     scheduler = service.config.scheduler
     return Status(
@@ -74,7 +73,7 @@ def snapshot(service: Service) -> Status:
             scheduler.mode, scheduler.chunked_prefill, scheduler.max_chunk_tokens, service.config.server.auth
         ),
         classes=_classes(service, live),
-        requests=[_request(generation, is_resident=is_resident) for generation in live[:MAX_REQUESTS]],
+        requests=[_request(service, generation) for generation in live[:MAX_REQUESTS]],
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
         residency=_residency(service),
         pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
@@ -137,16 +136,16 @@ def _pin(pin: Pin) -> PinStatus:
     return PinStatus(pin.name, pin.source, pin.num_tokens, state, pin.problem)
 
 
-def _request(generation: Generation, *, is_resident: bool) -> RequestProgress:
+def _request(service: Service, generation: Generation) -> RequestProgress:
     add, progress = generation.add, generation.progress
-    status = _status(generation)
-    wait_reason = None if progress is None or status is RequestStatus.RUNNING else progress.wait_reason
+    is_outside = service.client.waits(add.request_id)
+    status = _status(generation, is_outside=is_outside)
     return RequestProgress(
         id=add.request_id,
         source=add.source,
         fairness_class=add.fairness_class,
         status=status.name.lower(),
-        wait_reason=wait_reason if is_resident else WaitReason.NOT_RESIDENT,
+        wait_reason=_wait_reason(service, generation, status),
         num_prompt_tokens=len(add.prompt_token_ids),
         num_computed_tokens=progress.num_computed_tokens if progress else 0,
         num_output_tokens=generation.num_output_tokens,
@@ -156,9 +155,20 @@ def _request(generation: Generation, *, is_resident: bool) -> RequestProgress:
     )
 
 
-def _status(generation: Generation) -> RequestStatus:
+def _wait_reason(service: Service, generation: Generation, status: RequestStatus) -> WaitReason | None:
+    if service.supervisor.ready is None:
+        return WaitReason.NOT_RESIDENT
+    if service.client.waits(generation.add.request_id):
+        is_paused = generation.add.fairness_class in service.client.paused
+        return WaitReason.PAUSED if is_paused else WaitReason.NOT_RESIDENT
+    if generation.progress is None or status is RequestStatus.RUNNING:
+        return None
+    return generation.progress.wait_reason
+
+
+def _status(generation: Generation, *, is_outside: bool) -> RequestStatus:
     """Starts are told at once, progress only now and then."""
     if generation.started_at is None:
         return RequestStatus.WAITING
-    is_parked = generation.progress is not None and generation.progress.status == "preempted"
+    is_parked = is_outside or (generation.progress is not None and generation.progress.status == "preempted")
     return RequestStatus.PREEMPTED if is_parked else RequestStatus.RUNNING

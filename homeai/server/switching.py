@@ -37,8 +37,11 @@ class Switch:
 
     @property
     def is_same_model(self) -> bool:
-        before = self.service.text
-        return before is not None and before.card.digest == self.text.card.digest
+        """The same file, and nobody wrote to it: what is in the engine now can go on in the next one."""
+        before, now = self.service.text, self.text
+        if before is None or self.service.model_path.resolve() != self.path.resolve():
+            return False
+        return (before.card.modified_at, before.card.digest) == (now.card.modified_at, now.card.digest)
 
     async def __call__(self) -> None:
         """Returns when the new one loads, and what waited waits for it."""

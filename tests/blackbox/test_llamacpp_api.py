@@ -117,6 +117,12 @@ def test_an_end_token_is_told(daemon: Daemon) -> None:
     assert (answer["content"], answer["stop_type"]) == ("", "eos")
 
 
+def test_a_text_that_is_biased_away_does_not_come(daemon: Daemon) -> None:
+    usual = complete(daemon, prompt=FRANCE, n_predict=1, **GREEDY)["content"]
+    for logit_bias in ([[usual, False]], {usual: -100}):
+        assert complete(daemon, prompt=FRANCE, n_predict=1, logit_bias=logit_bias, **GREEDY)["content"] != usual
+
+
 def test_time_is_up_at_the_end_of_a_line(daemon: Daemon) -> None:
     numbers = "".join(f"{i}\n" for i in range(1, 40))
     answer = complete(daemon, prompt=numbers, n_predict=300, t_max_predict_ms=1, **GREEDY)
@@ -202,6 +208,14 @@ def test_texts_and_tokens_make_one_prompt(daemon: Daemon) -> None:
 def test_control_tokens_in_a_native_prompt_count(daemon: Daemon) -> None:
     """Whoever calls /completion has put the prompt through a template; /v1/completions takes all of it as text."""
     assert complete(daemon, prompt="a<end_of_turn>", n_predict=0)["tokens_evaluated"] == 3
+
+
+def test_a_note_that_repeats_a_clients_words_is_one_header(daemon: Daemon) -> None:
+    body = {"prompt": "a", "n_predict": 0, "samplers": ["日本", "a\r\nset-cookie: b"]}
+    response = post(daemon, "/completion", body)
+    assert response.status_code == 200
+    assert "set-cookie" not in response.headers
+    assert response.headers["x-homeai-notes"].startswith("not done, of samplers: ")
 
 
 def test_an_empty_list_of_samplers_draws_from_all_tokens(daemon: Daemon) -> None:

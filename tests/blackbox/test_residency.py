@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ import pytest
 
 from tests.blackbox.asking import ask
 from tests.daemon import Daemon, eventually, eventually_async
+from tests.fim import fim_model
 from tests.streaming import COMPLETIONS, Connection, Stream, exactly
 
 READINGS = ("/health", "/health/ready", "/metrics", "/api/status", "/v1/models", "/api/tags", "/api/ps", "/props", "/")
@@ -38,8 +39,7 @@ def resident(house: Daemon) -> Daemon:
 @pytest.fixture(scope="module")
 def dozy(start_daemon: Callable[..., Daemon]) -> Daemon:
     """Asleep as soon as nobody needs it."""
-    daemon = start_daemon("residency.policy=idle", "residency.idle_timeout_s=0.2", "model.num_threads=1")
-    return daemon
+    return start_daemon("residency.policy=idle", "residency.idle_timeout_s=0.2", "model.num_threads=1")
 
 
 @pytest.fixture
@@ -283,32 +283,30 @@ async def test_reload_under_load_loses_nobody(resident: Daemon) -> None:
 
 
 @pytest.fixture(scope="module")
-def other_model(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    from tests.fim import fim_model
-
-    yield fim_model(model_path, tmp_path_factory.mktemp("other"))
+def other_model(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fim_model(model_path, tmp_path_factory.mktemp("other"))
 
 
 async def test_another_model_takes_over_the_queue(resident: Daemon, other_model: Path, model_path: Path) -> None:
     async with resident.async_client() as client:
-        running = [Stream(client, exactly(60, f"Story {i}: once")) for i in range(8)]
+        running = [Stream(client, exactly(150, f"Story {i}: once")) for i in range(8)]
         for stream in running:
             await stream.begun()
-        waiting = [Stream(client, exactly(5, f"Waiting {i}"), source="waiting") for i in range(4)]
-        numbers = Stream(client, exactly(5, [2, 3, 4]), source="numbers")
-        named = Stream(client, exactly(5, model=model_path.stem), source="named")
-        await eventually_async(lambda: resident.live("numbers") and resident.live("named"))
-        assert homeai(resident, "reload", str(other_model)) == "resident"
+        waiting = [Stream(client, exactly(5, f"Waiting {i}")) for i in range(4)]
+        numbers = Stream(client, exactly(5, [2, 3, 4]))
+        named = Stream(client, exactly(5, model=model_path.stem))
+        await eventually_async(lambda: [r["status"] for r in resident.status()["requests"]].count("waiting") == 6)
+        control(resident, "reload", model=str(other_model))
         for stream in running:
-            assert ((await stream.ended()).num_tokens, stream.errors) == (60, [])
+            assert ((await stream.ended()).num_tokens, stream.errors) == (150, [])
         for stream in waiting:
             assert ((await stream.ended()).num_tokens, stream.errors) == (5, [])
             assert stream.events[0]["model"] == other_model.stem
         assert "another model was loaded" in (await numbers.ended()).errors[0]["message"]
         assert (await named.ended()).errors[0]["code"] == "model_not_found"
     assert resident.status()["model"]["file"] == other_model.name
-    control(resident, "reload", model=str(model_path))
-    eventually(lambda: resident.status()["state"] == "resident")
+    assert homeai(resident, "reload", str(model_path)) == "resident"
+    assert resident.status()["model"]["file"] == model_path.name
 
 
 def test_file_that_is_no_model_changes_nothing(resident: Daemon, tmp_path: Path) -> None:

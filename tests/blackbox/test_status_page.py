@@ -211,6 +211,23 @@ def test_narrow_screen_needs_no_sideways_scrolling(daemon: Daemon, open_page: Ca
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_page_shows_how_far_batches_are(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
+    daemon = start_daemon()
+    page = open_page(daemon.url)
+    expect(page.locator("#batches-section")).to_be_hidden()
+    httpx.post(f"{daemon.url}/api/admin/pause", json={"class": "background"}).raise_for_status()
+    line = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 1}}'
+    form = {"files": {"file": ("a.jsonl", line.encode())}, "data": {"purpose": "batch"}}
+    file = httpx.post(f"{daemon.url}/v1/files", **form).raise_for_status().json()
+    order = {"input_file_id": file["id"], "endpoint": COMPLETIONS, "completion_window": "24h"}
+    headers = {"X-HomeAI-Source": "night"}
+    httpx.post(f"{daemon.url}/v1/batches", json=order, headers=headers).raise_for_status()
+    expect(page.locator("#batches dt")).to_have_text("night")
+    expect(page.locator("#batches dd")).to_have_text("0 of 1 done")
+    httpx.post(f"{daemon.url}/api/admin/resume", json={"class": "background"}).raise_for_status()
+    expect(page.locator("#batches-section")).to_be_hidden()
+
+
 def test_page_shows_what_is_pinned_kept_and_worth_knowing(
     start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
 ) -> None:

@@ -302,6 +302,20 @@ async def test_announced_length_beyond_the_limit_is_refused_unread() -> None:
         await send_body(b"", length="11")
 
 
+async def test_some_paths_take_larger_bodies_as_slowly() -> None:
+    for path, limit, timeout in (("/", 4, r"0\.01"), ("/upload", 10, r"0\.025")):
+        guard = BodyLimit(FakeApp(), 4, 0.01, {"/upload": 10})
+        fitting, too_large = FakeConnection(body=[b"0" * limit]), FakeConnection(body=[b"0" * (limit + 1)])
+        slow = SlowConnection(body=[b"0123"])
+        for connection in (fitting, too_large, slow):
+            connection.scope["path"] = path
+        await guard(fitting.scope, fitting.receive, fitting.send)
+        with pytest.raises(BodyTooLarge, match=f"{limit + 1} bytes > {limit} maximum"):
+            await guard(too_large.scope, too_large.receive, too_large.send)
+        with pytest.raises(RequestTimeout, match=f"within {timeout} s"):
+            await guard(slow.scope, slow.receive, slow.send)
+
+
 class SlowConnection(FakeConnection):
     """Its last piece never comes."""
 

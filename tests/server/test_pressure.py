@@ -68,6 +68,43 @@ def test_neighbour_that_leaves_and_comes_back_counts() -> None:
     assert watch.see(gib(30), seconds=10) is not None
 
 
+def test_what_is_there_when_it_ends_is_a_neighbour_then() -> None:
+    watch = Watch()
+    watch.see(gib(0))
+    watch.see(gib(10), seconds=5)
+    watch.our_bytes = None
+    assert watch.see(gib(3.9), seconds=61) is None
+    assert watch.see(gib(7.8), seconds=10) is None  # 3.9 more than then
+    assert watch.see(gib(8), seconds=10) is not None
+
+
+def test_what_the_owner_accepts_is_no_pressure() -> None:
+    watch = Watch()
+    watch.see(gib(0))
+    watch.see(gib(10), seconds=5)
+    watch.pressure.accept()
+    assert watch.see(gib(10), seconds=61) is None
+    assert watch.see(gib(20), seconds=5) is not None, "but more is"
+
+
+def test_how_busy_it_is_may_be_accepted_until_it_was_not() -> None:
+    watch = Watch(max_other_gpu_load=0.5)
+    assert watch.see(gib(0, load=0.9), seconds=5) is not None
+    watch.pressure.accept()
+    assert watch.see(gib(0, load=0.9), seconds=61) is None
+    watch.see(gib(0, load=0.1))
+    assert watch.see(gib(0, load=0.9), seconds=5) is not None
+
+
+def test_short_memory_does_not_end_a_load_that_the_owner_wants() -> None:
+    watch = Watch(max_other_gpu_gb=None, min_free_gpu_gb=2.0)
+    watch.see(gib(0, free=4))
+    watch.see(gib(3, free=1), seconds=5)
+    watch.our_bytes = None
+    watch.pressure.accept()
+    assert watch.see(gib(3, free=9), seconds=61) is None
+
+
 def test_it_ends_when_it_was_quiet_for_long_without_a_break() -> None:
     watch = Watch()
     watch.see(gib(0))

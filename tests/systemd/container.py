@@ -40,9 +40,10 @@ mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 """
-# What this machine would start when it boots is none of the container's.
+# What this machine would start when it boots is none of the container's. Without an id it would be a first boot.
 BOOT = f"""{OVERLAY}
 rm -rf "$1"/root/etc/systemd/system/*.wants "$1"/root/etc/systemd/system/homeai*
+echo 0123456789abcdef0123456789abcdef > "$1/root/etc/machine-id"
 mkdir -p /run/systemd && mount -t tmpfs tmpfs /run/systemd
 cd "$1" && shift
 exec systemd-nspawn --quiet --register=no --keep-unit --settings=no --link-journal=no --private-network \
@@ -114,7 +115,7 @@ class Container:
             f"""
             echo {PYTHON}/lib > /etc/ld.so.conf.d/test.conf && ldconfig
             {PYTHON}/bin/python3 -m venv --without-pip {VENV}
-            printf "{paths}" > "$({VENV}/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/test.pth"
+            printf "{paths}" > "$(echo {VENV}/lib/python*/site-packages)/test.pth"
             printf "{command}" > {VENV}/bin/homeai && chmod +x {VENV}/bin/homeai
             """
         )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
 from homeai.backends.llamacpp.binding import FILE_TYPES, Model
+from homeai.model_digest import model_digest
 
 Value = str | int | float | bool
 
-END_BYTES: Final = 1024 * 1024  # of the file, at each end, that count for its digest
 TEMPLATE: Final = "tokenizer.chat_template"  # too long for metadata; the vocabulary has it
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -24,10 +22,7 @@ _TEXT_KEYS: Final = re.compile(r"general\.(?!file_type$|quantization_version$|al
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """`digest` is 64 hex digits of a hash over both ends and the size of the file: hashing all of it takes a minute.
-
-    `metadata` is the GGUF's, without its lists.
-    """
+    """`digest` is `model_digest`'s. `metadata` is the GGUF's, without its lists."""
 
     architecture: str
     quantization: str
@@ -47,22 +42,13 @@ class ModelCard:
             num_params=model.num_params,
             size_bytes=stat.st_size,
             modified_at=datetime.datetime.fromtimestamp(stat.st_mtime, datetime.UTC),
-            digest=_digest(model.path, stat.st_size),
+            digest=model_digest(model.path, stat.st_size),
             metadata=metadata,
         )
 
 
 def _file_type(value: Value | None) -> str:
     return FILE_TYPES.get(value, "unknown") if isinstance(value, int) else "unknown"
-
-
-def _digest(path: Path, size_bytes: int) -> str:
-    digest = hashlib.sha256(str(size_bytes).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(END_BYTES))
-        file.seek(max(0, size_bytes - END_BYTES))
-        digest.update(file.read(END_BYTES))
-    return digest.hexdigest()
 
 
 def _value(key: str, text: str) -> Value:

@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
 from homeai.server.api.body import Body
+from homeai.server.api.openai_fields import Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
 BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")  # Claude Code's; new at each request
@@ -77,7 +78,7 @@ Content = Annotated[
 
 
 class Message(Body):
-    role: Name
+    role: Role
     content: Content
 
 

@@ -87,7 +87,7 @@ class CountBody(Body):
     )
 
     model: Name | None = None
-    messages: Annotated[list[Message], Field(fail_fast=True)]
+    messages: Annotated[list[Message], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
     system: System | None = None
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] = Field(default_factory=list)
     tool_choice: ToolChoiceBody = ToolChoiceBody(type="auto")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from starlette.requests import Request
 
 from homeai.errors import InvalidRequest, Unsupported
@@ -48,7 +48,7 @@ def _refuse(value: object, info: ValidationInfo) -> object:
 Integer = Annotated[int, BeforeValidator(_without_fraction)]
 """JSON has one kind of number, and some clients write 20 as 20.0."""
 
-Refused = Annotated[object, AfterValidator(_refuse)]
+Refused = Annotated[object, AfterValidator(_refuse), Field(json_schema_extra={"enum": [None, False, ""]})]
 """What would change the answer and cannot be done: an error, unless it is off. Never dropped silently."""
 
 

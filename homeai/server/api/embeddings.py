@@ -14,7 +14,7 @@ from homeai.server.answers import JSON, unless_gone
 from homeai.server.api.body import Body, Integer, documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.openai_fields import Name
-from homeai.server.api.respond import Value
+from homeai.server.api.respond import Value, noted
 from homeai.server.embeddings import MAX_INPUTS, Embedded, Input
 from homeai.server.service import Service
 
@@ -71,10 +71,7 @@ def router(service: Service) -> APIRouter:
             service.name_user(arrival, body.user)
             work = service.embed(arrival, body.inputs(), model=body.model, dimensions=body.dimensions)
             embedded = await unless_gone(request.receive, work)
-        response = JSON(_answer(embedded, body.encoding_format))
-        if arrival.notes:
-            response.headers["X-HomeAI-Notes"] = "; ".join(arrival.notes)
-        return response
+        return noted(JSON(_answer(embedded, body.encoding_format)), arrival)
 
     return routes
 

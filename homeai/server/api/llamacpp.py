@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +23,7 @@ from homeai.server.api.respond import Value, respond
 from homeai.server.client import Generation
 from homeai.server.reply import Reply
 from homeai.server.service import Arrival, Service
+from homeai.server.text import Text
 
 NUM_RESERVED = 256  # tokens, for what fills a gap when its client does not say
 ANY_SEED = 2**32 - 1  # llama-server's word for "draw one"
@@ -76,7 +79,12 @@ def router(service: Service) -> APIRouter:
 
     async def _complete(arrival: Arrival, body: NativeBody, prompts: Sequence[list[int]]) -> Reply:
         arrival.notes += body.notes()
-        return await service.complete(arrival, prompts, body.ask(), answer_format=body.answer_format())
+        ask = body.ask()
+        if body.logit_bias_of_texts:
+            biases = await _token_biases(await service.text_for(body.model), body.logit_bias_of_texts)
+            sampling = msgspec.structs.replace(ask.sampling, logit_bias=ask.sampling.logit_bias | biases)
+            ask = replace(ask, sampling=sampling)
+        return await service.complete(arrival, prompts, ask, answer_format=body.answer_format())
 
     async def _respond(
         request: Request, arrival: Arrival, body: NativeBody, reply: Reply, *, is_truncated: bool = False
@@ -96,6 +104,15 @@ def router(service: Service) -> APIRouter:
         return await respond(request, arrival, reply, answer, stream=body.stream, ping_s=ping_s)
 
     return routes
+
+
+async def _token_biases(text: Text, biases: Mapping[str, float]) -> dict[int, float]:
+    """A text's bias is that of each of its tokens."""
+    of_tokens: dict[int, float] = {}
+    for part, bias in biases.items():
+        token_ids = await text.tokenize([part], add_special=False, parse_special=False, param="logit_bias")
+        of_tokens |= dict.fromkeys(token_ids, bias)
+    return of_tokens
 
 
 async def _props(service: Service) -> Value:

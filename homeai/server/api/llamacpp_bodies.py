@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, cast
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import Body, Integer, Refused
 from homeai.server.api.openai_bodies import IGNORED, SamplingBody
-from homeai.server.api.openai_fields import INT32_MAX, MAX_PROMPTS, MaxTokens, Name
+from homeai.server.api.openai_fields import INT32_MAX, MAX_BIASED, MAX_PROMPTS, MaxTokens, Name
 from homeai.server.ask import Ask
 from homeai.server.infill import Gap, SourceFile
 
@@ -28,6 +30,8 @@ NEUTRAL: Final[Mapping[str, Mapping[str, float]]] = {  # what switches each samp
     "temperature": {"temperature": 1.0},
 }
 INFILL: Final = "infill"
+NEVER: Final = -100.0
+INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 LETTERS: Final = {  # llama-server also takes samplers as a text of letters
     "e": "penalties",
     "d": "dry",
@@ -57,6 +61,45 @@ def _spelled_out(samplers: object) -> object:
     return [LETTERS[letter] for letter in samplers]
 
 
+def _biases(body: object) -> object:
+    """`logit_bias` as a list of pairs, false for never, and with texts in the place of token ids: told apart here."""
+    if not isinstance(body, dict):
+        return body
+    given = body.get("logit_bias", {})
+    if not isinstance(given, dict | list):
+        return body
+    if len(given) > MAX_BIASED:
+        raise InvalidRequest(
+            f"logit_bias names too many tokens: {len(given)} > {MAX_BIASED} maximum", param="logit_bias"
+        )
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    ids: dict[int, object] = {}
+    texts: dict[str, object] = {}
+    for index, pair in enumerate(pairs):
+        match pair:
+            case [int(token_id), bias] if not isinstance(token_id, bool):
+                ids[token_id] = NEVER if bias is False else bias
+            case [str(token_id), bias] if INTEGER.fullmatch(token_id):
+                ids[int(token_id)] = NEVER if bias is False else bias
+            case [str(text), bias]:
+                texts[text] = NEVER if bias is False else bias
+            case _:
+                raise InvalidRequest(
+                    f"logit_bias[{index}]: a pair is needed: a token id or a text, and a number or false",
+                    param="logit_bias",
+                )
+    return body | {"logit_bias": ids, "logit_bias_of_texts": texts}
+
+
+def _prompt_string(prompt: object) -> object:
+    """llama-server's {"prompt_string", "multimodal_data"} is its text, as long as there is nothing else."""
+    if not isinstance(prompt, dict) or not isinstance(prompt.get("prompt_string"), str):
+        return prompt
+    if prompt.get("multimodal_data"):
+        raise Unsupported("multimodal_data is not supported; this model reads text", param="prompt.multimodal_data")
+    return prompt["prompt_string"]
+
+
 def _kind_of_prompt(value: object) -> str:
     """An array with a number in it is one prompt; any other is many."""
     if not isinstance(value, list):
@@ -72,6 +115,7 @@ def _kind_of_one(value: object) -> str:
     return "one mixed" if isinstance(value, list) else "a text"
 
 
+BiasValue = Annotated[float, Field(ge=-100, le=100)]
 Part = Annotated[
     Annotated[str, Tag("a text")] | Annotated[int, Field(ge=0), Tag("a token id")], Discriminator(_kind_of_part)
 ]
@@ -82,6 +126,7 @@ Prompt = Annotated[
     | Annotated[Mixed, Tag("one mixed")]
     | Annotated[list[OnePrompt], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("many prompts")],
     Discriminator(_kind_of_prompt),
+    BeforeValidator(_prompt_string),
 ]
 
 
@@ -92,6 +137,7 @@ class NativeBody(SamplingBody):
 
     max_completion_tokens: MaxTokens | None = None
     n_cmpl: Annotated[Integer, Field(ge=1)] | None = None
+    logit_bias_of_texts: SkipJsonSchema[dict[str, BiasValue]] = Field(default_factory=dict)  # of logit_bias
     n_indent: Annotated[Integer, Field(ge=0, le=INT32_MAX)] = 0
     return_tokens: bool = False
     samplers: (
@@ -104,6 +150,8 @@ class NativeBody(SamplingBody):
     ) = None
     lora: Annotated[list[object], AfterValidator(_no_adapters)] = Field(default_factory=list)
     post_sampling_probs: Refused = None
+
+    split_biases = model_validator(mode="before")(_biases)
 
     @property
     def wanted_tokens(self) -> int | None:

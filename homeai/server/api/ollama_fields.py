@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -10,7 +10,8 @@ from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.embeddings import MAX_INPUTS
 from homeai.server.keep_alive import keep_alive_s
 
-EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
+Effort = Literal["low", "medium", "high", "max"]
+EFFORTS: Final[dict[str, str]] = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
 NO_IMAGES: Final = "are not supported; this model reads text"
 
 
@@ -42,9 +43,12 @@ Inputs = Annotated[
     | Annotated[list[str], Field(fail_fast=True, max_length=MAX_INPUTS), Tag("many texts")],
     Discriminator(_kind_of_input),
 ]
-NoImages = Annotated[list[object], AfterValidator(_no_images)]
-Think = Annotated[bool | str, BeforeValidator(_think)]
-Format = Annotated[dict[str, object] | str, BeforeValidator(_format)]
+NoImages = Annotated[list[object], AfterValidator(_no_images), Field(json_schema_extra={"maxItems": 0})]
+Think = Annotated[bool | str, BeforeValidator(_think, json_schema_input_type=bool | Effort)]
+Format = Annotated[
+    dict[str, object] | str,
+    BeforeValidator(_format, json_schema_input_type=dict[str, object] | Literal["json", ""]),
+]
 KeepAlive = Annotated[
     float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
 ]

@@ -10,7 +10,7 @@ from homeai.errors import Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.call_arguments import read_arguments
 from homeai.server.api.ollama_fields import NO_IMAGES
-from homeai.server.api.openai_fields import Name
+from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.openai_messages import Content
 from homeai.server.conversation import ChatMessage, ToolCall
 
@@ -28,7 +28,7 @@ class Call(Body):
 class Message(Body):
     """`tool_name`, and sometimes `tool_call_id`, say which call a tool message answers; many clients send neither."""
 
-    role: Name
+    role: Role
     content: Content | None = None
     thinking: str | None = None
     images: list[object] | None = None

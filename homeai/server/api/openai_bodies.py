@@ -217,7 +217,7 @@ class SamplingBody(Body):
 class ChatBody(SamplingBody):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Message], Field(fail_fast=True)]
+    messages: Annotated[list[Message], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Integer
+from homeai.server.turns import ROLES
 
 MAX_LOGPROBS: Final = 20
 MAX_STOP: Final = 64
@@ -47,13 +48,14 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Repetition = Annotated[float, Field(ge=0.01, le=10)]  # nearer to 0, a penalised logit would overflow
 NumLogprobs = Annotated[Integer, Field(ge=0, le=MAX_LOGPROBS)]
 Name = Annotated[str, Field(max_length=256)]  # errors repeat it
+Role = Annotated[Name, Field(json_schema_extra={"enum": list(ROLES)})]
 Stop = Annotated[
     list[str],
     Field(fail_fast=True, max_length=MAX_STOP),
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
 Modalities = Annotated[list[str], AfterValidator(_without_speech)]
-Off = Annotated[float, AfterValidator(_only_off)]
+Off = Annotated[float, AfterValidator(_only_off), Field(json_schema_extra={"enum": [0]})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Breakers = Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True, max_length=64)]
 Bias = Annotated[

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.call_arguments import read_arguments
-from homeai.server.api.openai_fields import Name
+from homeai.server.api.openai_fields import Name, Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
 
@@ -56,7 +56,7 @@ class Call(Body):
 
 
 class Message(Body):
-    role: Name
+    role: Role
     content: Content | None = None
     name: str | None = None
     tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
@@ -68,6 +68,8 @@ class ReasoningBody(Body):
 
 class InputBody(Body):
     """POST /v1/responses/input_tokens"""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["input"]})
 
     model: Name | None = None
     input: Input = ""

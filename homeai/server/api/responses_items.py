@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.call_arguments import read_arguments
-from homeai.server.api.openai_fields import Name
+from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.responses_tools import full_name, text_arguments
 from homeai.server.conversation import ChatMessage, ToolCall
 
@@ -40,7 +40,7 @@ Content = Annotated[
 
 class MessageItem(Body):
     type: Literal["message"] | None = None
-    role: Name
+    role: Role
     content: Content
 
 

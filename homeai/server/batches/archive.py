@@ -31,7 +31,7 @@ class Archive:
         self.contents = Contents(folder / "files")
         self._store: Store | None = None
         self._is_tidy = False
-        self._has_failed = False
+        self.failure: str | None = None  # why the folder cannot be used, when it was last
         self._thread = ThreadPoolExecutor(1, "batches")
 
     async def do(self, work: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,13 +53,13 @@ class Archive:
             result = work(self._store, *args, **kwargs)
         except (sqlite3.Error, OSError, ConfigError) as error:
             self._disconnect()  # the next attempt opens the file afresh: it may be another one by then
-            if not self._has_failed:
+            if self.failure is None:
                 log.warning("files and batches cannot be used (%s): %s", self._path.parent, error)
-            self._has_failed = True
-            raise NotReady(f"files and batches cannot be used at the moment: {error}", retry_after_s=RETRY_S) from error
-        if self._has_failed:
+            self.failure = f"files and batches cannot be used at the moment: {error}"
+            raise NotReady(self.failure, retry_after_s=RETRY_S) from error
+        if self.failure is not None:
             log.info("files and batches can be used again")
-        self._has_failed = False
+        self.failure = None
         return result
 
     def _tidy(self, store: Store) -> None:

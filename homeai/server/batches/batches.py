@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from starlette.types import ASGIApp
 
 from homeai.config import BatchesConfig
-from homeai.errors import BodyTooLarge, InvalidRequest, NotFound, NotReady
+from homeai.errors import BodyTooLarge, InvalidRequest, NotFound, NotReady, TooManyRequests
 from homeai.server.batches.archive import Archive
 from homeai.server.batches.asking import asker
 from homeai.server.batches.lines import ENDPOINTS, Checked, check
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BACKGROUND: Final = "background"
 MAX_NAME_LENGTH: Final = 256
+MAX_OPEN_LINES: Final = 500_000  # of all batches in progress
+BUSY_RETRY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ class Batches:
 
     async def close(self) -> None:
         await self._archive.close()
+
+    @property
+    def failure(self) -> str | None:
+        """Why they cannot be used, if so."""
+        return self._archive.failure
 
     def progress(self) -> list[BatchProgress]:
         """Of the batches that have lines to run."""
@@ -192,6 +199,8 @@ class Batches:
         checked = await asyncio.to_thread(self._check, file, order.endpoint)
         now = time.time()
         is_usable = not checked.errors
+        if is_usable:
+            self._check_room(len(checked.places))
         kept_s = self._retention_s if order.outputs_kept_s is None else order.outputs_kept_s
         batch = Batch(
             batch_id=new_id("batch_"),
@@ -245,6 +254,15 @@ class Batches:
         ended = await self._archive.do(Store.end, batch_id, Status.CANCELLED, "batch_cancelled", message, time.time())
         await self._runner.drop(batch_id)
         return ended or batch
+
+    def _check_room(self, num_lines: int) -> None:
+        num_open = sum(batch.num_lines for batch in self._runner.batches)
+        if num_open + num_lines > MAX_OPEN_LINES:
+            raise TooManyRequests(
+                f"too many requests are in batches: {num_open} in progress and {num_lines} more > "
+                f"{MAX_OPEN_LINES} maximum",
+                retry_after_s=BUSY_RETRY_S,
+            )
 
     def _check(self, file: StoredFile, endpoint: str) -> Checked:
         assert endpoint in ENDPOINTS, "bodies are checked first"

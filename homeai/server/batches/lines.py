@@ -1,17 +1,17 @@
 """The lines of an input file: checked, each, before any of them is run. Pure but for reading.
 
-A line is {"custom_id": …, "method": "POST", "url": the batch's endpoint, "body": {…}}. The body is kept as it was
-written: the endpoint reads it when the line is run, and what it refuses then is the line's answer.
+A line is {"custom_id": …, "method": "POST", "url": the batch's endpoint, "body": {…}}. What is in the
+body its endpoint reads when the line is run; what it refuses then is the line's answer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
+from homeai.server.api.body import LONE_SURROGATE
 from homeai.server.batches.records import LineError, Place
 
 ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
@@ -21,15 +21,16 @@ MAX_ID_LENGTH: Final = 512
 BOM: Final = b"\xef\xbb\xbf"
 
 
-class Line(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Line:
     custom_id: str
-    method: str
     url: str
-    body: msgspec.Raw
+    body: dict[str, object]
 
-
-class _Streams(msgspec.Struct):
-    stream: bool | None = None
+    @property
+    def content(self) -> bytes:
+        """The body as it is sent: its endpoint judges what is in it."""
+        return json.dumps(self.body).encode()
 
 
 @dataclass(slots=True)
@@ -74,17 +75,12 @@ def check(lines: Iterable[bytes], endpoint: str) -> Checked:
     return checked
 
 
-def read(raw: bytes) -> Line:
-    """A line that was checked."""
-    return msgspec.json.decode(raw, type=Line)
-
-
-def streams(body: bytes) -> bool:
-    """Whether a body asks for a stream, as far as it can be read."""
+def read(raw: bytes, endpoint: str) -> Line | None:
+    """A line that was checked; None: it is not that any more."""
     try:
-        return bool(msgspec.json.decode(body, type=_Streams).stream)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
+        return _read(raw, endpoint)
+    except _Unusable:
+        return None
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
@@ -99,27 +95,31 @@ def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 def _read(raw: bytes, endpoint: str) -> Line:
     try:
-        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _Unusable("invalid_json_line", f"the line is not a JSON object: {error}") from None
+        fields: object = json.loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise _Unusable("invalid_json_line", f"the line is not JSON in UTF-8: {error}") from None
+    if not isinstance(fields, dict):
+        raise _Unusable("invalid_json_line", "the line is not a JSON object")
     custom_id = _text(fields, "custom_id")
     if not 1 <= len(custom_id) <= MAX_ID_LENGTH:
         message = f"custom_id has {len(custom_id)} characters; allowed are 1 to {MAX_ID_LENGTH}"
         raise _Unusable("invalid_custom_id", message, "custom_id")
+    if LONE_SURROGATE.search(custom_id):
+        raise _Unusable("invalid_custom_id", "custom_id has half of a character (a lone surrogate)", "custom_id")
     if (method := _text(fields, "method")) != "POST":
         raise _Unusable("invalid_method", f"method is {method!r}; only 'POST' is possible", "method")
     if (url := _text(fields, "url")) != endpoint:
         raise _Unusable("invalid_url", f"url is {url!r}; the batch's endpoint is {endpoint!r}", "url")
     body = fields.get("body")
-    if body is None or not bytes(body).lstrip().startswith(b"{"):
-        raise _Unusable("invalid_body" if body else "missing_body", "body: an object is needed", "body")
-    return Line(custom_id, method, url, body)
+    if not isinstance(body, dict):
+        raise _Unusable("missing_body" if body is None else "invalid_body", "body: an object is needed", "body")
+    return Line(custom_id, url, body)
 
 
-def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
-    if name not in fields:
+def _text(fields: dict[str, object], name: str) -> str:
+    text = fields.get(name)
+    if text is None:
         raise _Unusable(f"missing_{name}", f"{name} is missing", name)
-    try:
-        return msgspec.json.decode(fields[name], type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise _Unusable(f"invalid_{name}", f"{name}: a text is needed", name) from None
+    if not isinstance(text, str):
+        raise _Unusable(f"invalid_{name}", f"{name}: a text is needed", name)
+    return text

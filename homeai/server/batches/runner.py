@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from homeai.errors import RequestError
 from homeai.server.batches.archive import Archive
 from homeai.server.batches.asking import Answer, Ask, unread, written
@@ -139,7 +137,7 @@ class Runner:
         if any(entry.waiting for entry in self._open.values()):
             return LOOK_S
         expiries_s = [entry.batch.expires_at - time.time() for entry in self._open.values()]
-        return max(0.0, min([PRUNE_S, *expiries_s]))
+        return max(LOOK_S, min([PRUNE_S, *expiries_s]))
 
     async def _something(self, timeout_s: float) -> None:
         try:
@@ -205,9 +203,8 @@ class Runner:
             raw = await asyncio.to_thread(self._archive.contents.read, batch.input_file_id, place.start, place.size)
         except OSError as error:
             return f"the input file cannot be read: {error.strerror}"
-        try:
-            line = read(raw)
-        except msgspec.MsgspecError:
+        line = read(raw, batch.endpoint)
+        if line is None:
             return "the input file was changed since it was uploaded"
         return await ask(name, line, self._on_behalf(batch))
 

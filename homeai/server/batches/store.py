@@ -43,6 +43,7 @@ COMMIT;
 """
 JSON_COLUMNS: Final = ("metadata", "errors")
 ROWS_AT_ONCE: Final = 256
+PRIVATE: Final = 0o700  # what people ask is nobody else's business
 
 
 class InUse(Exception):
@@ -54,7 +55,7 @@ class Store:
 
     def __init__(self, path: Path, busy_timeout_s: float = 5.0) -> None:
         """Raises `ConfigError` when a newer homeai wrote the file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=busy_timeout_s, check_same_thread=False)
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -7,6 +7,8 @@ const STATES = {
   warming: ["Warming up", "The model is loaded and takes its first steps."],
   resident: ["Resident", "Ready."],
   draining: ["Draining", "Finishing what is running, taking nothing new."],
+  sleeping: ["Asleep", "The model is not loaded."],
+  yielded: ["Lent", "The model made room for other programs."],
   failed: ["Failed", "The model could not be kept running."],
 };
 
@@ -20,6 +22,7 @@ const WAITS = {
   batch_mode: () => "Waits for the next batch",
   single_mode: () => "Waits for its turn, one request at a time",
   not_resident: () => "Waits for the model to load",
+  paused: () => "Waits until its class is resumed",
 };
 
 const MODES = { continuous: "continuous, everyone in one batch", single: "single, one request at full speed",
@@ -105,7 +108,7 @@ function draw(status) {
 
 function drawState(status) {
   const [name, says] = STATES[status.state] ?? [status.state, ""];
-  document.documentElement.dataset.state = status.state;
+  document.documentElement.dataset.state = isStuck(status) ? "failed" : status.state;
   document.title = `${name} · homeai`;
   put("version", status.version);
   put("state", name);
@@ -113,8 +116,12 @@ function drawState(status) {
   fill(byId("load-bar"), status.load?.fraction ?? 0);
 }
 
+// A device that is gone, or has no room, shows as what it is: nobody is answered.
+const isStuck = (status) => Boolean(status.failure) && status.state !== "resident";
+
 function headline(status, says) {
   if (status.failure) return status.failure;
+  if (status.state === "sleeping" || status.state === "yielded") return `${says} ${capitalised(status.residency.reason)}.`;
   if (status.load) return `${capitalised(status.load.stage)}, ${percent(status.load.fraction)}`;
   if (status.state !== "resident") return says;
   return `${status.model.name} is loaded on ${deviceName(status)} and ready. Up ${duration(status.uptime_s)}.`;

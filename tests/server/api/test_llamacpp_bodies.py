@@ -33,13 +33,15 @@ def infill(**fields: object) -> InfillBody:
         (["one", "two"], [["one"], ["two"]]),
         (["one", [12, 34]], [["one"], [12, 34]]),
         ([[12, "a"], [34]], [[12, "a"], [34]]),
+        ({"prompt_string": "text"}, [["text"]]),
+        ({"prompt_string": "text", "multimodal_data": []}, [["text"]]),
     ],
 )
 def test_prompt_has_all_of_llama_servers_shapes(prompt: object, prompts: object) -> None:
     assert completion(prompt=prompt).prompts() == prompts
 
 
-@pytest.mark.parametrize("prompt", [{}, 5, True, [[[1]]], [1.5], [-1], [True], ["a", None], {"prompt_string": "a"}])
+@pytest.mark.parametrize("prompt", [{}, 5, True, [[[1]]], [1.5], [-1], [True], ["a", None], {"prompt_string": 5}])
 def test_other_prompts_are_refused_by_name(prompt: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
         completion(prompt=prompt).prompts()
@@ -99,6 +101,36 @@ def test_n_cmpl_is_the_number_of_choices() -> None:
 def test_times_are_seconds_inside() -> None:
     assert completion(t_max_predict_ms=500).ask().max_predict_s == 0.5
     assert completion(t_max_predict_ms=-1, t_max_prompt_ms=500).ask().max_predict_s is None
+
+
+def test_pictures_in_a_prompt_are_refused() -> None:
+    with pytest.raises(Unsupported, match="multimodal_data"):
+        completion(prompt={"prompt_string": "a", "multimodal_data": ["AAAA"]})
+
+
+@pytest.mark.parametrize(
+    ("logit_bias", "ids", "texts"),
+    [
+        ({"5": 1.5}, {5: 1.5}, {}),
+        ({"5": False, " a ": -2}, {5: -100}, {" a ": -2}),
+        ([[5, 1], [6, False]], {5: 1, 6: -100}, {}),
+        ([["Hello", False], ["7", 3.5]], {7: 3.5}, {"Hello": -100}),
+        ([], {}, {}),
+    ],
+)
+def test_biases_are_of_tokens_or_texts(logit_bias: object, ids: object, texts: object) -> None:
+    body = completion(logit_bias=logit_bias)
+    assert (body.logit_bias, body.logit_bias_of_texts) == (ids, texts)
+
+
+@pytest.mark.parametrize(
+    "logit_bias",
+    [5, "a", [5], [[5]], [[5, "a"]], [[True, 1]], [[5, 1, 2]], [[None, 1]], {"a": []}, [[5, 101]], {"a": 1e9}],
+)
+def test_other_biases_are_refused_by_name(logit_bias: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        completion(logit_bias=logit_bias)
+    assert (caught.value.param or "").startswith("logit_bias")
 
 
 def test_adapters_are_refused_unless_there_are_none() -> None:
