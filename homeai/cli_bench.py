@@ -96,6 +96,7 @@ def run(
     from homeai.evaluation.bench import agenda, session
     from homeai.evaluation.bench import trace as traces
     from homeai.evaluation.bench.client import Manners
+    from homeai.evaluation.bench.dialects import DIALECTS
     from homeai.evaluation.bench.groups import Sizes
     from homeai.evaluation.bench.rows import Aims
     from homeai.evaluation.bench.score import Prices
@@ -109,6 +110,10 @@ def run(
     starts = start or model is not None or len(changed) > 1
     text_sizes, aims = Sizes().scaled(sizes), Aims(ttft_s=ttft, queue_s=queue, e2e_s=e2e, error_rate=errors)
     own_overlap: Overlap | None = None
+    if api is not None and api not in DIALECTS:
+        raise ConfigError(f"--api {api}: known are {', '.join(DIALECTS)}")
+    if is_simulated and (target or model is not None):
+        raise ConfigError("--target and --model: a simulation has neither (--simulate, --preset, --cost)")
     if sum(each is not None for each in (trace, from_ledger, bundle)) > 1:
         raise ConfigError("--trace, --from-ledger and --bundle: only one of them says what is asked")
     if bundle is not None:
@@ -146,6 +151,7 @@ def run(
         num_rounds=rounds,
         own_overlap=own_overlap,
     )
+    session.check(wish)
     store = _store(loaded)
     findings = _play(wish, loaded, store)
     if html is not None:

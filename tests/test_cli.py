@@ -158,7 +158,7 @@ def test_key_is_shown_once_and_opens_the_door(run: Run, tmp_path: Path) -> None:
 
 def test_key_is_listed_with_its_limits(run: Run) -> None:
     run("keys", "add", "guest", "--requests-per-minute", "5", "--tokens-per-day", "20000", "--max-context", "2048")
-    assert re.search(r"guest +default +no +5 +20,000 +2,048 +\d{4}", run("keys", "list").out)
+    assert re.search(r"guest +default +no +no +5 +20,000 +2,048 +\d{4}", run("keys", "list").out)
 
 
 def test_key_without_a_class_has_the_default(run: Run) -> None:

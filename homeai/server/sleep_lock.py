@@ -15,7 +15,7 @@ from pathlib import Path
 
 log = logging.getLogger("homeai.sleep")
 
-LOGIND = Path("/run/systemd/seats")
+LOGIND = Path("/run/systemd/system"), Path("/run/systemd/seats")  # images of systems that never booted have the latter
 LOOK_S = 1.0
 LINGER_S = 10.0  # after the last answer: the next turn of a conversation should not take the lock anew
 ATTEMPTS = ("sleep", "idle")  # the second one, against suspending when nobody is at the machine, is granted to anybody
@@ -27,7 +27,7 @@ def systemd_inhibit(what: str) -> list[str]:
 
 
 def is_available() -> bool:
-    return LOGIND.is_dir() and shutil.which("systemd-inhibit") is not None
+    return all(place.is_dir() for place in LOGIND) and shutil.which("systemd-inhibit") is not None
 
 
 class SleepLock:
@@ -66,23 +66,27 @@ class SleepLock:
 
     async def _take(self, what: str) -> None:
         pipe = asyncio.subprocess.PIPE
-        self._holder = await asyncio.create_subprocess_exec(
-            *self._command(what),
-            stdin=pipe,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=pipe,
-            start_new_session=True,  # Ctrl-C is for us
-        )
+        try:
+            self._holder = await asyncio.create_subprocess_exec(
+                *self._command(what),
+                stdin=pipe,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=pipe,
+                start_new_session=True,  # Ctrl-C is for us
+            )
+        except OSError as error:
+            self._refuse(what, str(error))
 
     async def _take_refusal(self, holder: asyncio.subprocess.Process) -> None:
-        """Try the next one. When none is left the machine may sleep at any time, until we were idle for a while."""
         _, words = await holder.communicate()
         self._holder = None
-        what = ATTEMPTS[self._num_refused]
+        self._refuse(ATTEMPTS[self._num_refused], words.decode(errors="replace").strip())
+
+    def _refuse(self, what: str, reason: str) -> None:
+        """Try the next one. When none is left the machine may sleep at any time, until we were idle for a while."""
         self._num_refused += 1
         if what not in self._complaints:
             self._complaints.add(what)
-            reason = words.decode(errors="replace").strip()
             log.warning("no lock against %s while answers are written: %s", what, reason)
 
     async def _release(self) -> None:

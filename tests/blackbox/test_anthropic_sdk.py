@@ -210,6 +210,15 @@ def test_tool_is_called(client: anthropic.Anthropic, choice: ToolChoiceParam, st
     assert message.stop_reason == "tool_use"
 
 
+def test_call_begins_with_an_empty_input(client: anthropic.Anthropic) -> None:
+    """H13: an object, and there."""
+    request = {"model": MODEL, "messages": HELLO, "max_tokens": 100, "tools": [LIGHT], "tool_choice": ONE_LIGHT}
+    with client.messages.with_streaming_response.create(**request, stream=True, extra_body=GREEDY) as response:
+        events = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line[:5] == "data:"]
+    (start,) = [event for event in events if event["type"] == "content_block_start"]
+    assert (start["content_block"]["type"], start["content_block"]["input"]) == ("tool_use", {})
+
+
 def test_input_of_a_tool_comes_in_parts_that_are_its_json(client: anthropic.Anthropic) -> None:
     with client.messages.stream(
         model=MODEL, messages=HELLO, max_tokens=100, tools=[LIGHT], tool_choice=ONE_LIGHT, extra_body=GREEDY

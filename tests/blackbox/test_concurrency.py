@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -64,6 +65,33 @@ async def test_identical_greedy_prompts_all_get_whole_answers(daemon: Daemon) ->
         for stream in streams:
             await stream.ended()
             assert (stream.num_tokens, stream.finish_reason) == (16, "length")
+
+
+async def test_identical_greedy_prompts_have_one_text_when_served_one_by_one(
+    start_daemon: Callable[..., Daemon],
+) -> None:
+    """H6: the mode for those to whom that matters."""
+    single = start_daemon("scheduler.mode=single")
+    async with single.async_client() as client:
+        body = exactly(16, "The capital of France is", cache_prompt=False)
+        streams = [Stream(client, body, source=f"twin-{i}") for i in range(8)]
+        texts = {(await stream.ended()).text for stream in streams}
+    assert len(texts) == 1
+
+
+async def test_long_prompt_is_read_to_its_end_whatever_times_out_elsewhere(start_daemon: Callable[..., Daemon]) -> None:
+    """A15: a request that runs is bounded by nothing, and a client that waits for it owes nothing."""
+    bounds = [f"server.{name}=0.2" for name in ("header_timeout_s", "body_timeout_s", "slow_reader_s")]
+    steps = "scheduler.max_num_batched_tokens=32", "scheduler.adaptive_budget=false"
+    impatient = start_daemon(*bounds, *steps, "classes.interactive.queue_timeout_s=0.2")
+    for streams in (False, True):
+        async with impatient.async_client() as client:
+            body = exactly(2, document(3000), stream=streams, cache_prompt=False)
+            response = await client.post(COMPLETIONS, json=body)
+        assert response.status_code == 200
+        timings = json.loads(response.text.split("data: ")[-2])["timings"] if streams else response.json()["timings"]
+        assert (timings["prompt_n"], timings["predicted_n"]) == (3000, 2)
+        assert timings["prompt_ms"] > 1000
 
 
 async def test_more_clients_than_seats_are_all_served(daemon: Daemon) -> None:

@@ -144,6 +144,8 @@ WRONG: list[object] = [
     *("", "x", HALF, "x" * 100_000),
     *([], [None], [[]], {}, {"x": {"y": []}}, [{}] * 300, nested(200)),
 ]
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "num_predict")
+BOUNDLESS: list[object] = [None, -1, 1e308, 10**30]  # of a limit no mistakes, but long answers
 ONE_OF_EACH: list[object] = [True, -1, 1.5, 10**30, "x", HALF, [[]], {"x": {"y": []}}]
 
 
@@ -227,9 +229,12 @@ def test_every_field_may_hold_anything(client: httpx.Client, house: Daemon, path
     document = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]["content"]["application/json"]
     schema = document["schema"]
     fields = {name for one in schema.get("anyOf", [schema]) for name in one["properties"]}
-    bodies = [BODIES[path] | {name: wrong} for name in sorted(fields - BODIES[path].keys()) for wrong in ONE_OF_EACH]
-    bodies += [replaced(BODIES[path], place, wrong) for place in places(BODIES[path]) for wrong in WRONG]
-    for body in bodies:
+    absent = [([name], wrong) for name in sorted(fields - BODIES[path].keys()) for wrong in ONE_OF_EACH]
+    present = [(place, wrong) for place in places(BODIES[path]) for wrong in WRONG]
+    for place, wrong in absent + present:
+        if place[-1] in LIMITS and wrong in BOUNDLESS:
+            continue
+        body = replaced(BODIES[path], place, wrong)
         response = client.post(path, content=json.dumps(body).encode())
         if response.status_code != 200:
             assert 400 <= response.status_code < 500, (response.text, str(body)[:2000])

@@ -63,13 +63,14 @@ def test_content_may_be_text_or_parts(daemon: Daemon, content: object) -> None:
 
 
 def test_partial_answer_is_continued(daemon: Daemon) -> None:
+    """F7: whether it is a string or a list of parts."""
     for content in ("The capital of", [{"type": "text", "text": "The capital of"}]):
         assert chat(daemon, USER, {"role": "assistant", "content": content}).strip() == "France is Paris."
 
 
 @pytest.mark.parametrize("role", ["developer", "system"])
 def test_instructions_count_wherever_they_stand(daemon: Daemon, role: str) -> None:
-    """Both roles, before or after the person's message, give the prompt that a system message in front gives."""
+    """F11: both roles, before or after the person's message, give the prompt that a system message in front gives."""
     instructions = {"role": role, "content": "Always answer in French."}
     texts = [chat(daemon, instructions, USER), chat(daemon, USER, instructions)]
     assert texts == [chat(daemon, instructions | {"role": "system"}, USER)] * 2

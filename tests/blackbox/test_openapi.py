@@ -29,6 +29,7 @@ from tests.blackbox.asking import assert_unharmed
 from tests.daemon import Daemon
 from tests.fim import fim_model
 
+FIELDS_PAGE = Path(__file__).parents[2] / "docs" / "clients" / "fields.md"
 NUM_CASES = 2000
 NEVER_BY_CHANCE = ("/v1/batches",)  # needs a file of good lines
 NUM_LOOKS = 10  # at each path that is only read
@@ -77,6 +78,12 @@ def test_document_names_every_body_and_every_error(house: Daemon) -> None:
         for operation in item.values():
             assert {"200", "4XX", "5XX"} <= operation["responses"].keys(), path
             assert "422" not in operation["responses"], path
+
+
+def test_every_body_is_in_the_table_of_fields(operations: list[APIOperation]) -> None:
+    headings = set(FIELDS_PAGE.read_text().splitlines())
+    paths = {one.path for one in operations if any(body.media_type == "application/json" for body in one.body)}
+    assert {path for path in paths if f"### POST {path}" not in headings} == set()
 
 
 def test_bounds_of_numbers_are_in_json_schemas_words(house: Daemon) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -196,6 +197,9 @@ def test_h10_keep_alive_of_any_api_is_a_wish(asleep: Daemon) -> None:
     response = httpx.post(f"{asleep.url}{COMPLETIONS}", json=exactly(1, keep_alive="1h"), timeout=60)
     assert "x-homeai-notes" not in response.headers
     assert 3500 < asleep.status()["residency"]["expires_in_s"] <= 3600
+    (model,) = httpx.get(f"{asleep.url}/api/ps").json()["models"]
+    left = datetime.fromisoformat(model["expires_at"]) - datetime.now(UTC)
+    assert 3500 < left.total_seconds() <= 3600
     body = {"model": "default", "prompt": "Hi", "keep_alive": -1, "options": {"num_predict": 1}}
     httpx.post(f"{asleep.url}/api/generate", json=body, headers={"X-HomeAI-Source": "b"}, timeout=60)
     assert asleep.status()["residency"]["reason"] == "a client asked to keep it loaded"

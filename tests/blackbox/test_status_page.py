@@ -12,7 +12,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
-from tests.daemon import Daemon, free_port
+from homeai.backends.llamacpp.binding import supports_gpu
+from tests.daemon import Daemon, eventually, free_port
 from tests.streaming import COMPLETIONS, document, exactly
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -300,3 +301,29 @@ def test_page_of_a_locked_daemon_asks_for_a_key(start_daemon: Callable[..., Daem
     expect(page.locator("#state")).to_have_text("Resident")
     expect(page.locator("#key-form")).to_be_hidden()
     page.close()
+
+
+# ---- away ----------------------------------------------------------------------------------------------
+
+
+def test_page_says_that_the_model_is_lent_or_asleep_and_why(
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
+) -> None:
+    daemon = start_daemon()
+    page = open_page(daemon.url)
+    httpx.post(f"{daemon.url}/api/admin/yield")
+    expect(page.locator("#state")).to_have_text("Lent")
+    expect(page.locator("#headline")).to_contain_text("The owner gave the device to other programs")
+    httpx.post(f"{daemon.url}/api/admin/unload")
+    expect(page.locator("#state")).to_have_text("Asleep")
+    httpx.post(f"{daemon.url}/api/admin/pause", json={"class": "background"})
+    expect(page.locator("#notes")).to_contain_text("background is paused")
+
+
+@pytest.mark.skipif(supports_gpu(), reason="this machine has a GPU")
+def test_page_is_red_while_the_gpu_is_gone(model_path: Path, tmp_path: Path, open_page: Callable[..., Page]) -> None:
+    with Daemon.launch(model_path, tmp_path, "model.device=cuda", port=free_port()) as daemon:
+        eventually(lambda: any("the device is unavailable" in line for line in daemon.log))
+        page = open_page(daemon.url)
+        expect(page.locator("#headline")).to_contain_text("no GPU")
+        expect(page.locator("html")).to_have_attribute("data-state", "failed")

@@ -94,6 +94,7 @@ def test_stop_string_of_a_client_works_in_a_chat(daemon: Daemon, stream: bool) -
 
 @pytest.mark.parametrize("count", [4, 12, 16, 64])
 def test_many_stop_strings_all_count(daemon: Daemon, count: int) -> None:
+    """D9"""
     stops = [f"#{i}" for i in range(count - 1)] + ["O P Q"]
     assert ask(daemon, prompt=ALPHABET, stop=stops, max_tokens=24, **GREEDY).text == " L M N "
 

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from homeai.evaluation.bench.conditions import Changed, Conditions, differences, unknowns
+from homeai.evaluation.bench.identity import quantisation
 from tests.evaluation.bench_factories import CONDITIONS
+
+
+@pytest.mark.parametrize(("said", "called"), [("Q4_K - Medium", "Q4_K_M"), ("Q8_0", "Q8_0"), ("unknown", "unknown")])
+def test_quantisation_is_called_the_same_by_every_server(said: str, called: str) -> None:
+    assert quantisation(said) == called
 
 
 def changed_to(**fields: object) -> Conditions:

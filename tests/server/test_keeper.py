@@ -149,7 +149,7 @@ async def test_requests_are_refused_out_of_hours_and_told_when_to_come(start: St
     home.local = NIGHT
     home.keeper.look()
     await home.reach(State.SLEEPING)
-    with pytest.raises(NotReady, match="residency.hours") as caught:
+    with pytest.raises(NotReady, match=r"residency\.hours") as caught:
         home.ask("a")
     assert caught.value.retry_after_s == 4 * 3600
     home.keeper.load()
@@ -184,7 +184,8 @@ async def test_yield_pauses_all_but_voice_and_refuses_who_may_not_wait(start: St
     assert home.state is State.DRAINING  # voice is still speaking
     home.end("v")
     await home.reach(State.YIELDED)
-    assert (home.client.num_live, home.warmed) == (1, 1)
+    await until(lambda: home.warmed)
+    assert home.client.num_live == 1
     list(voice.read())
     assert voice.is_over
     with pytest.raises(Yielded):
@@ -192,8 +193,6 @@ async def test_yield_pauses_all_but_voice_and_refuses_who_may_not_wait(start: St
     waiting = home.ask("b", "background")
     home.keeper.load()
     await home.reach(State.RESIDENT)
-    assert [message.request_id for message in home.children[1].heard] == ["c"]  # those who ran come first
-    home.begin_again = home.client.handle(step(output("c", 1, 11), admitted=("c",)))  # type: ignore[attr-defined]
     assert [message.request_id for message in home.children[1].heard] == ["c", "b"]
     assert not chat.is_over
     assert not waiting.is_over
@@ -210,9 +209,7 @@ async def test_loan_for_a_while_ends(start: Start) -> None:
     await home.reach(State.RESIDENT)
 
 
-async def test_game_is_made_room_for_and_the_model_comes_back(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_game_is_made_room_for_and_the_model_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "WATCH_S", 0.001)
     home = start("residency.share_gpu=on", "residency.gpu_notice_s=0", "residency.gpu_quiet_s=10")
     await home.reach(State.RESIDENT)

@@ -111,5 +111,16 @@ async def test_without_any_lock_nothing_is_asked_again_until_the_next_time(login
     assert logind.asked == ["sleep", "idle"]
 
 
+async def test_program_that_is_gone_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        lock = SleepLock(lambda: True, command=lambda what: ["/nonexistent/systemd-inhibit"], look_s=LOOK_S)
+        task = asyncio.create_task(lock.run())
+        await eventually_async(lambda: len(caplog.records) == 2)
+        assert not task.done()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 def test_lock_lasts_as_long_as_our_pipe() -> None:
     assert systemd_inhibit("sleep")[-1] == "cat"

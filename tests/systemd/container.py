@@ -1,12 +1,14 @@
 """A real systemd in a container that is made of this machine's own files, none of which it can change.
 
-    tmpfs over /  ─overlay─▶  systemd-nspawn -b        in a mount namespace, so that nothing stays when it ends
+    tmpfs over /  ─overlay─▶  systemd-nspawn -b
 
-Its network is its own: `network()` takes the calling thread there.
+All of it is in namespaces for mounts and processes, whose first process is nspawn: whatever ends that, or us, ends
+everything, and nothing stays. Its network is its own: `network()` takes the calling thread there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -17,7 +19,6 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -34,6 +35,9 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REPO = Path(__file__).parents[2]
 CHECKOUT, PYTHON, PACKAGES, VENV = (f"/opt/test/{name}" for name in ("checkout", "python", "packages", "venv"))
 
+CGROUPS = "/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"  # of versions 2 and 1
+CGROUP = "homeai-test-{}"  # the same one twice would mix up their services
+
 OVERLAY = """
 set -e
 mount -t tmpfs tmpfs "$1"
@@ -45,7 +49,10 @@ BOOT = f"""{OVERLAY}
 rm -rf "$1"/root/etc/systemd/system/*.wants "$1"/root/etc/systemd/system/homeai*
 echo 0123456789abcdef0123456789abcdef > "$1/root/etc/machine-id"
 mkdir -p /run/systemd && mount -t tmpfs tmpfs /run/systemd
-cd "$1" && shift
+for tree in {" ".join(CGROUPS)}; do
+    [[ ! -e $tree/cgroup.procs ]] || {{ mkdir -p $tree/$2 && echo 0 > $tree/$2/cgroup.procs; }}
+done
+cd "$1" && shift 2
 exec systemd-nspawn --quiet --register=no --keep-unit --settings=no --link-journal=no --private-network \
     --resolv-conf=off --timezone=off --notify-ready=yes --console=pipe --directory=root "$@" --boot
 """
@@ -79,7 +86,8 @@ class Container:
             self._process = subprocess.Popen(
                 [
                     *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
-                    *("bash", "-c", BOOT, "boot", str(root)),
+                    *("--pid", "--mount-proc", "--fork", "--kill-child=KILL"),
+                    *("bash", "-c", BOOT, "boot", str(root), CGROUP.format(os.getpid())),
                     *(f"--bind-ro={source}:{target}" for source, target in binds.items()),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -87,25 +95,23 @@ class Container:
                 stderr=self._console,
                 env={"PATH": PATH, "NOTIFY_SOCKET": str(directory / "notify")},
             )
+            self.leader = 0
             try:
-                self.leader = self._boot(notes)
+                self._boot(notes)
                 self._make_venv()
             except BaseException:
                 self.close()
                 raise
 
-    def _boot(self, notes: socket.socket) -> int:
-        """Until its init has started everything; the init's process id."""
-        leader, is_ready = 0, False
-        while not (leader and is_ready):
+    def _boot(self, notes: socket.socket) -> None:
+        """Until its init, the leader, has started everything."""
+        while not self.leader:
             try:
                 note = notes.recv(65536).decode().splitlines()
             except TimeoutError:
                 raise RuntimeError(f"the container did not boot:\n{self.console()}") from None
-            fields = dict(line.partition("=")[::2] for line in note)
-            leader = int(fields.get("X_NSPAWN_LEADER_PID", leader))
-            is_ready = is_ready or fields.get("READY") == "1"
-        return leader
+            if "READY=1" in note:
+                self.leader = self.process(1).pid
 
     def _make_venv(self) -> None:
         """Of this Python and its packages, where the service may read them: outside of anybody's home."""
@@ -141,14 +147,13 @@ class Container:
         return self.run("systemctl", "show", f"--property={name}", "--value", unit)
 
     def process(self, pid: int) -> psutil.Process:
-        """The process that has this id in there."""
-        for process in psutil.Process(self.leader).children(recursive=True):
-            try:
+        """The process that has this id in there: the last of its ids is the container's, two namespaces below ours."""
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(OSError):
                 status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
-                continue
-            if f"NSpid:\t{process.pid}\t{pid}\n" in status:
-                return process
+                ids = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+                if len(ids) == 3 and ids[2] == str(pid):
+                    return process
         raise psutil.NoSuchProcess(pid)
 
     def processes(self, *words: str) -> list[psutil.Process]:
@@ -162,7 +167,7 @@ class Container:
                 continue
         return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def network(self) -> Iterator[None]:
         """What this thread connects to meanwhile is in there."""
         with open("/proc/thread-self/ns/net") as ours, open(f"/proc/{self.leader}/ns/net") as its:
@@ -179,9 +184,16 @@ class Container:
         return Path(self._console.name).read_text()
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGKILL)  # and its init with it: there is nothing to lose
+        running = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.send_signal(signal.SIGKILL)  # there is nothing to lose
         self._process.wait(COMMAND_TIMEOUT_S)
+        _, left = psutil.wait_procs(running, COMMAND_TIMEOUT_S)
+        for cgroup in (Path(tree, CGROUP.format(os.getpid())) for tree in CGROUPS):
+            for directory in sorted((cgroup, *cgroup.rglob("*/")), reverse=True):
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
         self._console.close()
+        assert not left, f"the container did not end: {left}"
 
     def __enter__(self) -> Container:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import sys
@@ -45,7 +44,6 @@ async def serving(
             *command(model, config, Path(data_dir), settings, classes),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "HOMEAI_LEDGER__PATH": str(Path(data_dir) / "ledger.db")},
             process_group=0,  # Ctrl-C is the bench's: it ends its child itself
         )
         log: list[bytes] = []
@@ -62,8 +60,18 @@ async def serving(
 def command(
     model: Path, config: Path | None, data_dir: Path, settings: Mapping[str, str], classes: Mapping[str, str]
 ) -> list[str]:
-    """What is run."""
-    given = {"sources": _sources(classes), "server.log_level": "warning", **settings}
+    """What is run. The bench reaches it in the plain, alone, and reads its ledger, whatever `config` says."""
+    fixed = {
+        "sources": _sources(classes),
+        "server.listen": "[]",
+        "server.auth": "auto",
+        "server.tls_cert": "null",
+        "server.tls_key": "null",
+        "server.log_level": "warning",
+        "ledger.enabled": "true",
+        "ledger.path": msgspec.json.encode(str(data_dir / "ledger.db")).decode(),
+    }
+    given = fixed | dict(settings)
     return [
         *(sys.executable, "-m", "homeai", "serve", "--host", "127.0.0.1", "--port", "0"),
         *("--model", str(model), "--data-dir", str(data_dir)),

@@ -78,6 +78,7 @@ SERVED: Final[Sequence[Column]] = (
     ("failed", lambda s: number(s.figures.num_failed)),
     ("rejected", lambda s: number(s.figures.num_rejected)),
     ("left", lambda s: number(s.figures.num_cancelled)),
+    ("retries", lambda s: number(s.figures.num_retries)),
 )
 TAKEN: Final[Sequence[Column]] = (
     ("overlap", lambda s: percent(s.figures.overlap)),

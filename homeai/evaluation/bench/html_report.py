@@ -28,7 +28,7 @@ th{color:var(--dim);font-weight:600}td:nth-child(-n+3),th:nth-child(-n+3){text-a
 table.facts td,table.facts th{text-align:left;white-space:normal}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}
 figure{margin:0;border:1px solid var(--edge);border-radius:6px;padding:.6rem}figcaption{font-weight:600}
-svg{width:100%;height:auto}svg text{font-size:11px;fill:var(--dim)}.grid{stroke:var(--edge);fill:none}
+svg{width:100%;height:auto}svg text{font-size:14px;fill:var(--dim)}.grid{stroke:var(--edge);fill:none}
 .line{fill:none;stroke-width:2}.legend{list-style:none;padding:0;margin:0;font-size:.8rem}
 .legend li{display:inline-block;margin-right:1rem}.legend li::before{content:"● "}
 .c0{stroke:var(--c0);fill:var(--c0)}.c1{stroke:var(--c1);fill:var(--c1)}.c2{stroke:var(--c2);fill:var(--c2)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -25,6 +26,9 @@ T = TypeVar("T")
 SHOWN: Final = 16  # digits of a hash
 
 TEXT: Final = "Größe 3.14159, naïve façade; 東京 — don't\n\tdef f(x): return x**2  # 42 😀"  # spelt differently by each
+
+
+_SIZES: Final = re.compile(r" - (Small|Medium|Large)\b")
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -112,13 +116,18 @@ async def identify(http: httpx.AsyncClient, url: str, model: str | None) -> Iden
         model=name,
         model_hash=await _model_hash(http, url, props, is_homeai=status is not None),
         tokenizer=await _tokenizer(http),
-        quantisation=(props.model_ftype if props else None) or UNKNOWN,
+        quantisation=quantisation((props.model_ftype if props else None) or UNKNOWN),
         context=str(context) if context else UNKNOWN,
         hardware=hardware_of(url, status),
         forces_length=status is not None or props is not None,
         settings=_settings(status, props),
         status=status,
     )
+
+
+def quantisation(text: str) -> str:
+    """llama-server's “Q4_K - Medium” as files are called: Q4_K_M."""
+    return _SIZES.sub(lambda match: f"_{match[1][0]}", text)
 
 
 def is_here(url: str) -> bool:

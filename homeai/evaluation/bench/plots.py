@@ -10,7 +10,7 @@ from typing import Final
 
 WIDTH: Final = 640
 HEIGHT: Final = 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 50
 NUM_COLOURS: Final = 8
 Point = tuple[float, float]
 
@@ -81,14 +81,14 @@ def _grid(x: Axis, y: Axis, across: _Scale, up: _Scale) -> Iterator[str]:
     for tick in across.ticks:
         at = across.place(tick)
         yield f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>'
-        yield f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>'
+        yield f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>'
     for tick in up.ticks:
         at = up.place(tick)
         yield f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>'
-        yield f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        yield f'<text x="{LEFT - 6}" y="{at + 5:.1f}" text-anchor="end">{tick:g}</text>'
     yield f'<text x="{(LEFT + right) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x.title)}</text>'
     middle = (TOP + bottom) / 2
-    yield f'<text x="12" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 12 {middle:.0f})">'
+    yield f'<text x="14" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 14 {middle:.0f})">'
     yield f"{escape(y.title)}</text>"
 
 

@@ -40,7 +40,9 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def variant(self) -> str:
-        return self.changed.label if not self.changed.target else f"{self.target}: {self.changed.label}"
+        if not self.changed.target:
+            return self.changed.label
+        return f"{self.target}: {self.changed.label}" if self.changed.settings else self.target
 
     @property
     def score(self) -> Score:

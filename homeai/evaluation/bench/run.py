@@ -22,7 +22,7 @@ SETTLE_S: Final = 3.0  # of a play beside its trace, for estimates
 
 
 class Opened(Protocol):
-    """`start_s` of a daemon that was started for this."""
+    """`start_s`: until its model was there; None: not known."""
 
     @property
     def target(self) -> Target: ...

@@ -13,6 +13,7 @@ from typing import Final
 
 from homeai import __version__, config
 from homeai.config import Config
+from homeai.errors import ConfigError
 from homeai.evaluation.bench import agenda, daemon, groups, own, targets
 from homeai.evaluation.bench.agenda import Loads
 from homeai.evaluation.bench.conditions import Changed
@@ -108,8 +109,17 @@ def trace_of_ledger(path: Path, days: float, *, hides_names: bool, longest_s: fl
 
 
 def synthetic(seed: int, duration_s: float, names: Sequence[str], rate: float, sizes: Sizes) -> Trace:
-    """The request groups in one trace."""
-    return groups.household(seed, duration_s, groups=tuple(names) or groups.GROUPS, rate=rate, sizes=sizes)
+    """The request groups in one trace. Raises `ConfigError` when it is too short for a single call."""
+    trace = groups.household(seed, duration_s, groups=tuple(names) or groups.GROUPS, rate=rate, sizes=sizes)
+    if not trace.calls:
+        raise ConfigError(f"--duration {duration_s:g}, --rate {rate:g}: nobody asks for anything in so short a time")
+    return trace
+
+
+def check(wish: Wish) -> None:
+    """Every variant's settings, before the first one is measured. Raises `ConfigError`."""
+    for changed in wish.changed if wish.model is not None or wish.cost is not None else ():
+        config.load(wish.config_path, env=wish.env, overrides=[*wish.settings, *changed.settings.items()])
 
 
 def loads_of(rates: Sequence[float], spike: float | None, overlaps: Sequence[int]) -> Loads:
@@ -148,7 +158,7 @@ def _reached(wish: Wish, url: str, *, is_first: bool) -> Variant:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Opened]:
         async with targets.connected(url, wish.asking) as server:
-            yield Opened(server)
+            yield Opened(server, server.load_s)
 
     return Variant(url, Changed(target=not is_first), opened)
 

@@ -86,7 +86,7 @@ class Server:
         known = self._identity
         return Conditions(
             server=known.server,
-            model=known.model,
+            model=known.model.rpartition("/")[2] if known.model.startswith("/") else known.model,
             model_hash=known.model_hash,
             tokenizer=known.tokenizer,
             quantisation=known.quantisation,
@@ -96,6 +96,12 @@ class Server:
             lengths="as the trace says" if self._forces_length else "as the model ends",
             settings=known.settings | self._settings,
         )
+
+    @property
+    def load_s(self) -> float | None:
+        """How long homeai took to load its model."""
+        status = self._identity.status
+        return status.model.load_s if status else None
 
     @property
     def memory(self) -> dict[str, int]:
@@ -237,12 +243,16 @@ def _record(trace: Trace, index: int, each: RequestRecord) -> CallRecord:
 
 
 def _readings(run: Run, num_cells: int) -> list[Reading]:
-    """Steps, thinned out to what would be read from a daemon."""
+    """Steps, thinned out to what would be read from a daemon, and the pauses between them."""
     readings: list[Reading] = []
-    num_preemptions = 0
+    num_preemptions, ended_at = 0, 0.0
     for step in run.steps:
         num_preemptions += step.num_preemptions
-        if not readings or step.started_at >= readings[-1].at + READING_EVERY_S:
+        is_after_pause = step.started_at > ended_at + READING_EVERY_S
+        if is_after_pause:
+            readings.append(Reading(at=ended_at, num_running=0, num_waiting=0))
+        ended_at = step.started_at + step.step_s
+        if is_after_pause or not readings or step.started_at >= readings[-1].at + READING_EVERY_S:
             readings.append(
                 Reading(
                     at=step.started_at,

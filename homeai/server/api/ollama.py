@@ -103,7 +103,7 @@ def router(service: Service) -> APIRouter:
     async def api_ps(request: Request) -> Response:
         """The models that are loaded."""
         service.authenticate(caller_of(request))
-        return JSON(running(service.text, service.supervisor.ready))
+        return JSON(running(service.text, service.supervisor.ready, service.keeper.expires_in_s))
 
     @routes.head("/api/version", include_in_schema=False)
     @routes.get("/api/version")

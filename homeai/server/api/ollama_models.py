@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from homeai.messages import EngineReady
@@ -19,8 +20,8 @@ def tags(text: Text | None) -> Value:
     return {"models": [_model(text)] if text else []}
 
 
-def running(text: Text | None, ready: EngineReady | None) -> Value:
-    """Empty until the model is resident."""
+def running(text: Text | None, ready: EngineReady | None, expires_in_s: float | None = None) -> Value:
+    """Empty unless the model is resident. `expires_in_s`: when it leaves if nobody asks; None: it stays."""
     if text is None or ready is None:
         return {"models": []}
     num_bytes = ready.model_bytes + ready.kv_bytes
@@ -29,10 +30,14 @@ def running(text: Text | None, ready: EngineReady | None) -> Value:
     sizes: Value = {
         "size": num_bytes,
         "size_vram": num_bytes if ready.device == "cuda" else 0,
-        "expires_at": NEVER,
+        "expires_at": NEVER if expires_in_s is None else timestamp(_after(expires_in_s)),
         "context_length": text.max_model_len,
     }
     return {"models": [model | sizes]}
+
+
+def _after(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
 def show(text: Text) -> Value:

@@ -70,6 +70,7 @@ class InputBody(Body):
     """POST /v1/responses/input_tokens"""
 
     model_config = ConfigDict(json_schema_extra={"required": ["input"]})
+    ignored: ClassVar[frozenset[str]] = frozenset(("text.verbosity", "truncation", "tools[].strict"))
 
     model: Name | None = None
     input: Input = ""
@@ -133,11 +134,11 @@ class InputBody(Body):
 class ResponsesBody(InputBody):
     """POST /v1/responses"""
 
-    ignored: ClassVar[frozenset[str]] = frozenset(
+    ignored: ClassVar[frozenset[str]] = InputBody.ignored | frozenset(
         (
-            *("include", "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_retention"),
+            *("max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_retention"),
             *("prompt_cache_options", "safety_identifier", "service_tier", "store", "stream_options"),
-            *("text.verbosity", "truncation", "tools[].strict", "moderation", "context_management"),
+            *("moderation", "context_management"),
         )
     )
 

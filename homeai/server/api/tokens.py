@@ -71,7 +71,6 @@ class ChatTokenizeBody(ChatBody):
     ignored: ClassVar[frozenset[str]] = ChatBody.ignored | {
         "add_special_tokens",
         "mm_processor_kwargs",
-        "chat_template",
     }
 
     return_token_strs: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -215,3 +216,12 @@ async def test_database_that_cannot_be_written_costs_no_answer(house: House, mon
     batch = await house.done()
     assert (batch.num_completed, batch.num_failed) == (5, 0)
     assert house.asked.total() == 8
+
+
+async def test_expired_upload_leaves_the_disk(house: House) -> None:
+    file = make_file("file-old", expires_at=1.0)
+    await house.archive.do(Store.add_file, file)
+    house.archive.contents.write("file-old", io.BytesIO(b"x"))
+    house.start()
+    await until(lambda: not house.archive.contents.path("file-old").exists())
+    assert await house.archive.do(Store.file, "file-old") is None
