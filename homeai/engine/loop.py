@@ -165,10 +165,13 @@ class EngineLoop:
         self._said_admitted = False
         step = self._engine.step()
         self._wake_at = step.plan.wake_at
-        for request_id, message in step.result.failed.items():
+        failed = step.result.failed
+        for request_id in failed:
             self._engine.abort(request_id)
+            del self._live[request_id]
+        self._send(step)  # which may say that they were admitted: their end comes after it
+        for request_id, message in failed.items():
             self._fail(request_id, UNFIT_GRAMMAR.format(message), is_invalid=True)
-        self._send(step)
         if self._step_log is not None:
             record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}
             self._step_log.write(msgspec.json.encode(record) + b"\n")

@@ -332,15 +332,15 @@ def test_backend_that_follows_no_grammar_refuses_one() -> None:
 
 
 class StuckRunner(SimulatedRunner):
-    """Cannot draw the second token of "stuck"."""
+    """Cannot draw the second token of "stuck", nor the first of "hopeless"."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         result = super().execute(plan)
         sampled: list[tuple[SampledToken, ...]] = [tuple(tokens) for tokens in result.sampled]
         for i, chunk in enumerate(plan.chunks):
-            if chunk.request_id == "stuck" and chunk.start >= 10:
+            if chunk.request_id == "hopeless" or (chunk.request_id == "stuck" and chunk.start >= 10):
                 sampled[i] = ()
-                result.failed["stuck"] = "too complex"
+                result.failed[chunk.request_id] = "too complex"
         result.sampled = sampled
         return result
 
@@ -351,6 +351,15 @@ def test_request_whose_next_token_cannot_be_drawn_fails_alone() -> None:
     assert outbox.ended == {"b": FinishReason.LENGTH}
     assert [i for name, i in outbox.drawn if name == "stuck"] == [0]
     assert outbox.of(StepOutputs)[-1].stats.num_running == 0
+
+
+def test_failure_is_told_after_what_else_its_step_says_of_the_request() -> None:
+    """The front end has forgotten it by then, and would not know who was admitted."""
+    outbox, _ = run(add("hopeless"), add("b"), runner_type=StuckRunner)
+    (failed,) = outbox.of(RequestFailed)
+    (told,) = [m for m in outbox.of(StepOutputs) if "hopeless" in m.admitted]
+    assert outbox.messages.index(told) < outbox.messages.index(failed)
+    assert outbox.ended == {"b": FinishReason.LENGTH}
 
 
 # ---- snapshots --------------------------------------------------------------------------------------
