@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from homeai.hardware import GPU, MachineProbe, num_physical_cores
+from homeai.hardware import GPU, GPUProcess, MachineProbe, num_physical_cores
 
 # ---- memory --------------------------------------------------------------------------------------------
 
@@ -67,6 +67,8 @@ class FakeNVML:
     def __init__(self) -> None:
         self.has_driver = True
         self.has_fallen_off = False
+        self.has_screen = True
+        self.is_idle = False
 
     def nvmlInit(self) -> None:
         if not self.has_driver:
@@ -85,6 +87,21 @@ class FakeNVML:
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
         return SimpleNamespace(gpu=50)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+        if self.has_fallen_off:
+            raise NVMLError("GPU is lost")
+        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=7), SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+        if not self.has_screen:
+            raise NVMLError("not supported")
+        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=7)]
+
+    def nvmlDeviceGetProcessUtilization(self, handle: int, since: int) -> list[SimpleNamespace]:
+        if self.is_idle:
+            raise NVMLError("not found")
+        return [SimpleNamespace(pid=os.getpid(), smUtil=25, timeStamp=since + 1)]
 
 
 @pytest.fixture
@@ -114,3 +131,20 @@ def test_gpu_that_is_lost_is_none_until_it_is_back(nvml: FakeNVML) -> None:
     assert probe.gpu() is None
     nvml.has_fallen_off = False
     assert probe.gpu() is not None
+
+
+@pytest.mark.parametrize("has_screen", [True, False])
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_processes_on_the_gpu_are_told_once_each(nvml: FakeNVML, has_screen: bool, is_idle: bool) -> None:
+    """Some are of another container: only their number is known, and maybe not how much they hold."""
+    nvml.has_screen, nvml.is_idle = has_screen, is_idle
+    me, stranger = MachineProbe().gpu_processes() or []
+    assert me == GPUProcess(os.getpid(), psutil.Process().name(), 7, 0.0 if is_idle else 0.25)
+    assert stranger == GPUProcess(2**22 + 1, "a program", 0, 0.0)
+
+
+def test_processes_of_a_gpu_that_is_lost_are_not_known(nvml: FakeNVML) -> None:
+    nvml.has_fallen_off = True
+    assert MachineProbe().gpu_processes() is None
+    nvml.has_driver = False
+    assert MachineProbe().gpu_processes() is None

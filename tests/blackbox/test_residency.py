@@ -323,6 +323,20 @@ def test_file_that_is_no_model_changes_nothing(resident: Daemon, tmp_path: Path)
     assert [child.pid for child in resident.engines] == [engine.pid]
 
 
+def test_model_that_cannot_be_loaded_after_all_makes_way_for_the_one_before(
+    resident: Daemon, model_path: Path, tmp_path: Path
+) -> None:
+    """Its head is that of a model; its weights are cut."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(model_path.read_bytes()[:-100_000_000])
+    response = httpx.post(f"{resident.url}/api/admin/reload", json={"model": str(cut)}, timeout=60)
+    if response.is_success:  # else its head said enough
+        eventually(lambda: any("the model before it comes back" in line for line in resident.log))
+    eventually(lambda: resident.status()["state"] == "resident")
+    assert resident.status()["model"]["file"] == model_path.name
+    assert ask(resident, **exactly(2)).num_tokens == 2
+
+
 # ---- who may ---------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from homeai import config
 from homeai.clock import VirtualClock
 from homeai.errors import NotReady, Yielded
 from homeai.hardware import GPU, GPUProcess
-from homeai.messages import AbortRequests
+from homeai.messages import AbortRequests, EngineFailed
 from homeai.request import FinishReason
 from homeai.server import keeper as keeper_module
 from homeai.server.admission import Door
@@ -68,6 +68,14 @@ class Home:
         self.children.append(FakeChild())
         self.children[-1].say(READY)
         return self.children[-1]
+
+    def start_broken(self) -> FakeChild:
+        """Once."""
+        self.supervisor._start_child = self._start_child
+        child = FakeChild()
+        child.say(EngineFailed("not a model after all", fatal=True))
+        child.die()
+        return child
 
     def _keep_warm(self) -> None:
         self.warmed += 1
@@ -246,3 +254,25 @@ async def test_closing_tells_who_waits(start: Start) -> None:
     home.keeper.close()
     with pytest.raises(NotReady):
         await stream.wait()
+
+
+async def test_model_that_cannot_be_loaded_makes_way_for_the_one_before(start: Start) -> None:
+    home = start()
+    await home.reach(State.RESIDENT)
+    done: list[str] = []
+
+    async def put_the_one_before_back() -> None:
+        done.append("back")
+        await home.supervisor.rest(State.LOADING, "the one before")
+
+    async def put_another_one() -> None:
+        await home.supervisor.rest(State.LOADING, "another model")
+        home.keeper.fall_back = put_the_one_before_back
+
+    home.keeper.switch(put_another_one)
+    with pytest.raises(NotReady, match="already"):
+        home.keeper.switch(put_another_one)
+    home.supervisor._start_child = home.start_broken
+    await until(lambda: done)
+    await home.reach(State.RESIDENT)
+    assert home.keeper.fall_back is None

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
-from homeai.server.api.body import Body
+from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.openai_fields import Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
@@ -72,7 +72,8 @@ Block = Annotated[
     Discriminator(_kind_of_block),
 ]
 Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[Block], Field(fail_fast=True), Tag("content blocks")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[Block], Field(fail_fast=True, max_length=MAX_ENTRIES), Tag("content blocks")],
     Discriminator(_kind_of_content),
 ]
 

@@ -9,8 +9,9 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import InvalidRequest
 from homeai.request import SamplingParams
 from homeai.server.api.anthropic_blocks import Message, Name, TextBlock, chat_messages, system_message
-from homeai.server.api.body import Body, Integer, Refused
-from homeai.server.api.choices import check_choice
+from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
+from homeai.server.api.choices import check_choice, check_names
+from homeai.server.api.openai_tools import MAX_TOOLS, ToolName
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, Schema, Tool, ToolChoice
 
@@ -31,7 +32,8 @@ def _kind_of_system(value: object) -> str:
 
 
 System = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[TextBlock], Field(fail_fast=True), Tag("text blocks")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[TextBlock], Field(fail_fast=True, max_length=MAX_ENTRIES), Tag("text blocks")],
     Discriminator(_kind_of_system),
 ]
 
@@ -40,7 +42,7 @@ class ToolBody(Body):
     """A tool of the client's own (`type` absent or "custom"), or one that Anthropic defines."""
 
     type: Name | None = None
-    name: Name | None = None
+    name: ToolName | None = None
     description: str | None = None
     input_schema: dict[str, object] | None = None
 
@@ -87,9 +89,9 @@ class CountBody(Body):
     )
 
     model: Name | None = None
-    messages: Annotated[list[Message], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
+    messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_ENTRIES, json_schema_extra={"minItems": 1})]
     system: System | None = None
-    tools: Annotated[list[ToolBody], Field(fail_fast=True)] = Field(default_factory=list)
+    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoiceBody = ToolChoiceBody(type="auto")
     thinking: Thinking = Thinking(type="disabled")
     output_config: OutputConfig = OutputConfig()
@@ -106,6 +108,7 @@ class CountBody(Body):
         system = [] if self.system is None else [system_message(self.system)]
         effort = self.output_config.effort
         tools, choice = self._tools(notes), ToolChoice(MODES[self.tool_choice.type], self._chosen())
+        check_names(tools, "tools")
         check_choice(choice, tools, "tool_choice")
         return Chat(
             messages=[*system, *chat_messages(self.messages, notes)],

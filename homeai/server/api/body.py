@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Final, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
@@ -15,6 +17,9 @@ from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.unpack import unpack_gzip, unpack_zstd
 
 B = TypeVar("B", bound="Body")
+
+MAX_ENTRIES: Final = 10_000  # of a list of messages, of their parts, of their calls
+MAX_NESTED: Final = 100_000  # objects and arrays of a body: each is checked on the loop that serves everybody
 
 SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -96,7 +101,10 @@ def parse_body(raw: bytes, model: type[B]) -> B:
 
 def _load(raw: bytes) -> object:
     try:
-        data: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        with _without_collector():
+            data: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+            if raw.count(b"{") + raw.count(b"[") > MAX_NESTED:  # texts have brackets too
+                _check_nested(data)
     except UnicodeDecodeError:
         raise InvalidRequest("the request body is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -104,6 +112,31 @@ def _load(raw: bytes) -> object:
     except ValueError:  # Python reads up to 4300 digits
         raise InvalidRequest("the request body has a number with too many digits") from None
     return _without_lone_surrogates(data) if SURROGATE_ESCAPE.search(raw) else data
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """The garbage collector would look at millions of new objects again and again, and find all of them in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _check_nested(data: object) -> None:
+    """Raises `InvalidRequest` for what would take seconds to check."""
+    num_nested = 0
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        num_nested += 1
+        if num_nested > MAX_NESTED:
+            raise InvalidRequest(f"the request body has more than {MAX_NESTED} objects and arrays")
+        entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        waiting += [entry for entry in entries if isinstance(entry, dict | list)]
 
 
 def _refuse_constant(name: str) -> NoReturn:

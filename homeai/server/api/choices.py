@@ -1,4 +1,4 @@
-"""Whether a choice of tools can be kept, whatever the API it came through."""
+"""Whether tools can be told apart, and a choice of them can be kept, whatever the API it came through."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from collections.abc import Sequence
 
 from homeai.errors import InvalidRequest
 from homeai.server.conversation import Tool, ToolChoice
+
+
+def check_names(tools: Sequence[Tool], field: str) -> None:
+    """Raises `InvalidRequest` for two tools of one name: which of them is called, nobody could say."""
+    seen: set[str] = set()
+    for tool in tools:
+        if tool.name in seen:
+            raise InvalidRequest(f"{field} declares {tool.name!r} more than once", param=field)
+        seen.add(tool.name)
 
 
 def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str) -> None:

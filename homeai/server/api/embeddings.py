@@ -13,6 +13,7 @@ from starlette.responses import Response
 from homeai.server.answers import JSON, unless_gone
 from homeai.server.api.body import Body, Integer, documents, read_body
 from homeai.server.api.caller import caller_of
+from homeai.server.api.openai_bodies import TokenIds
 from homeai.server.api.openai_fields import Name
 from homeai.server.api.respond import Value, noted
 from homeai.server.embeddings import MAX_INPUTS, Embedded, Input
@@ -29,7 +30,6 @@ def _kind_of_item(value: object) -> str:
     return "token ids" if isinstance(value, list) else "a text"
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
 Item = Annotated[Annotated[str, Tag("a text")] | Annotated[TokenIds, Tag("token ids")], Discriminator(_kind_of_item)]
 Inputs = Annotated[
     Annotated[str, Tag("a text")]

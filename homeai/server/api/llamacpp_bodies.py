@@ -13,9 +13,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
-from homeai.server.api.body import Body, Integer, Refused
+from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
 from homeai.server.api.openai_bodies import IGNORED, SamplingBody
-from homeai.server.api.openai_fields import INT32_MAX, MAX_BIASED, MAX_PROMPTS, MaxTokens, Name
+from homeai.server.api.openai_fields import INT32_MAX, MAX_BIASED, MAX_PROMPTS, MAX_TOKEN_IDS, MaxTokens, Name
 from homeai.server.ask import Ask
 from homeai.server.infill import Gap, SourceFile
 
@@ -31,6 +31,7 @@ NEUTRAL: Final[Mapping[str, Mapping[str, float]]] = {  # what switches each samp
 }
 INFILL: Final = "infill"
 NEVER: Final = -100.0
+MAX_BIASED_TEXTS: Final = 1000
 INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 LETTERS: Final = {  # llama-server also takes samplers as a text of letters
     "e": "penalties",
@@ -81,8 +82,13 @@ def _biases(body: object) -> object:
                 ids[token_id] = NEVER if bias is False else bias
             case [str(token_id), bias] if INTEGER.fullmatch(token_id):
                 ids[int(token_id)] = NEVER if bias is False else bias
-            case [str(text), bias]:
+            case [str(text), bias] if len(texts) < MAX_BIASED_TEXTS:
                 texts[text] = NEVER if bias is False else bias
+            case [str(), _]:
+                raise InvalidRequest(
+                    f"logit_bias names too many texts: more than {MAX_BIASED_TEXTS} maximum; name their tokens",
+                    param="logit_bias",
+                )
             case _:
                 raise InvalidRequest(
                     f"logit_bias[{index}]: a pair is needed: a token id or a text, and a number or false",
@@ -119,7 +125,7 @@ BiasValue = Annotated[float, Field(ge=-100, le=100)]
 Part = Annotated[
     Annotated[str, Tag("a text")] | Annotated[int, Field(ge=0), Tag("a token id")], Discriminator(_kind_of_part)
 ]
-Mixed = Annotated[list[Part], Field(fail_fast=True)]
+Mixed = Annotated[list[Part], Field(fail_fast=True, max_length=MAX_TOKEN_IDS)]
 OnePrompt = Annotated[Annotated[str, Tag("a text")] | Annotated[Mixed, Tag("one mixed")], Discriminator(_kind_of_one)]
 Prompt = Annotated[
     Annotated[str, Tag("a text")]
@@ -148,7 +154,9 @@ class NativeBody(SamplingBody):
         ]
         | None
     ) = None
-    lora: Annotated[list[object], AfterValidator(_no_adapters)] = Field(default_factory=list)
+    lora: Annotated[list[object], AfterValidator(_no_adapters), Field(fail_fast=True, max_length=MAX_ENTRIES)] = Field(
+        default_factory=list
+    )
     post_sampling_probs: Refused = None
 
     split_biases = model_validator(mode="before")(_biases)
@@ -209,7 +217,7 @@ class InfillBody(NativeBody):
 
     input_prefix: str
     input_suffix: str
-    input_extra: Annotated[list[ExtraFile], Field(fail_fast=True)] = Field(default_factory=list)
+    input_extra: Annotated[list[ExtraFile], Field(fail_fast=True, max_length=MAX_ENTRIES)] = Field(default_factory=list)
     prompt: str = ""
 
     def gap(self) -> Gap:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal, cast
 from pydantic import Field
 
 from homeai.errors import InvalidRequest
-from homeai.server.api.body import Body, Integer, Refused
+from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
 from homeai.server.api.ollama_fields import EFFORTS, Format, Inputs, KeepAlive, NoImages, Think
 from homeai.server.api.ollama_messages import Message
 from homeai.server.api.ollama_options import DrawingOptions, OllamaBody, Options
@@ -74,7 +74,7 @@ class ChatBody(GenerationBody):
     without_effect: ClassVar = FIELDS_WITHOUT_EFFECT
     ignored: ClassVar = frozenset(FIELDS_WITHOUT_EFFECT)
 
-    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(default_factory=list)
+    messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_ENTRIES)] = Field(default_factory=list)
     tools: Tools = Field(default_factory=list)
     tool_choice: object = None
     parallel_tool_calls: bool = True

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
+from homeai.server.api.body import MAX_ENTRIES
 from homeai.server.embeddings import MAX_INPUTS
 from homeai.server.keep_alive import keep_alive_s
 
@@ -43,7 +44,11 @@ Inputs = Annotated[
     | Annotated[list[str], Field(fail_fast=True, max_length=MAX_INPUTS), Tag("many texts")],
     Discriminator(_kind_of_input),
 ]
-NoImages = Annotated[list[object], AfterValidator(_no_images), Field(json_schema_extra={"maxItems": 0})]
+NoImages = Annotated[
+    list[object],
+    AfterValidator(_no_images),
+    Field(fail_fast=True, max_length=MAX_ENTRIES, json_schema_extra={"maxItems": 0}),
+]
 Think = Annotated[bool | str, BeforeValidator(_think, json_schema_input_type=bool | Effort)]
 Format = Annotated[
     dict[str, object] | str,

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from homeai.errors import Unsupported
-from homeai.server.api.body import Body
+from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
 from homeai.server.api.ollama_fields import NO_IMAGES
 from homeai.server.api.openai_fields import Name, Role
@@ -31,8 +31,8 @@ class Message(Body):
     role: Role
     content: Content | None = None
     thinking: str | None = None
-    images: list[object] | None = None
-    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
+    images: Annotated[list[object], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
+    tool_calls: Annotated[list[Call], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     tool_name: Name | None = None
     tool_call_id: str | None = None
 

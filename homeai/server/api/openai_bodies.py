@@ -8,11 +8,12 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
-from homeai.server.api.body import Body, Integer, Refused
+from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
 from homeai.server.api.openai_deltas import Thoughts
 from homeai.server.api.openai_fields import (
     INT32_MAX,
     MAX_PROMPTS,
+    MAX_TOKEN_IDS,
     Bias,
     Breakers,
     Count,
@@ -25,6 +26,7 @@ from homeai.server.api.openai_fields import (
     Repetition,
     Share,
     Stop,
+    Texts,
 )
 from homeai.server.api.openai_formats import answer_format
 from homeai.server.api.openai_messages import Message
@@ -61,7 +63,7 @@ def _kind_of_prompt(value: object) -> str:
 
 
 # One mistake is enough: a million of them, each reported, would keep everybody waiting for a minute.
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=MAX_TOKEN_IDS)]
 Prompt = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[list[str], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("many texts")]
@@ -126,7 +128,7 @@ class SamplingBody(Body):
     sse_ping_interval: float | None = None  # llama-server's: seconds, 0 or less is off
     timings_per_token: bool = False
     return_progress: bool = False
-    response_fields: list[str] = Field(default_factory=list)
+    response_fields: Texts = Field(default_factory=list)
     response_format: dict[str, object] | None = None
     grammar: str | None = None
     json_schema: object = None
@@ -217,7 +219,7 @@ class SamplingBody(Body):
 class ChatBody(SamplingBody):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Message], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
+    messages: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_ENTRIES, json_schema_extra={"minItems": 1})]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0

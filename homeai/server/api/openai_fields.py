@@ -7,12 +7,13 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from homeai.errors import InvalidRequest, Unsupported
-from homeai.server.api.body import Integer
+from homeai.server.api.body import MAX_ENTRIES, Integer
 from homeai.server.turns import ROLES
 
 MAX_LOGPROBS: Final = 20
 MAX_STOP: Final = 64
 MAX_BIASED: Final = 65536
+MAX_TOKEN_IDS: Final = 1_000_000  # of one list; about what fits into a body anyway
 MAX_PROMPTS: Final = 256  # the most that scheduler.max_num_seqs can be
 INT32_MAX: Final = 2**31 - 1
 
@@ -54,7 +55,8 @@ Stop = Annotated[
     Field(fail_fast=True, max_length=MAX_STOP),
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
-Modalities = Annotated[list[str], AfterValidator(_without_speech)]
+Texts = Annotated[list[str], Field(fail_fast=True, max_length=MAX_ENTRIES)]
+Modalities = Annotated[Texts, AfterValidator(_without_speech)]
 Off = Annotated[float, AfterValidator(_only_off), Field(json_schema_extra={"enum": [0]})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Breakers = Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast=True, max_length=64)]

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
-from homeai.server.api.body import Body
+from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
 from homeai.server.api.openai_fields import Name, Role
 from homeai.server.conversation import ChatMessage, ToolCall
@@ -31,7 +31,8 @@ class Part(Body):
 
 
 Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[Part], Field(fail_fast=True), Tag("content parts")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[Part], Field(fail_fast=True, max_length=MAX_ENTRIES), Tag("content parts")],
     Discriminator(_kind_of_content),
 ]
 
@@ -59,7 +60,7 @@ class Message(Body):
     role: Role
     content: Content | None = None
     name: str | None = None
-    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[Call], Field(fail_fast=True, max_length=MAX_ENTRIES)] | None = None
     function_call: CalledFunction | None = None  # before there were tools
     tool_call_id: str | None = None
     reasoning_content: object = None

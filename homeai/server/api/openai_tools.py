@@ -10,6 +10,7 @@ from pydantic import Field
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Body
+from homeai.server.api.choices import check_names
 from homeai.server.api.openai_fields import Name
 from homeai.server.conversation import Tool, ToolChoice
 
@@ -66,6 +67,7 @@ class Toolbox:
 def toolbox(declared: Sequence[DeclaredTool | Function], choice: object, *, kind: str, choice_name: str) -> Toolbox:
     """`kind` and `choice_name` are the body's fields. Raises `InvalidRequest`, which names one of them."""
     tools = tuple(tool.plain(f"{kind}[{index}]") for index, tool in enumerate(declared))
+    check_names(tools, kind)
     box = Toolbox(tools, _choice(choice, choice_name)) if not _allows_some(choice) else _allowed(tools, choice)
     if box.choice.mode == "required" and not tools:
         raise InvalidRequest(f"{choice_name} asks for a call, but {kind} declares nothing to call", param=choice_name)

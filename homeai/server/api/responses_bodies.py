@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
-from homeai.server.api.body import Body, Integer, Refused
-from homeai.server.api.openai_fields import INT32_MAX, Count, Name, NumLogprobs, Penalty
+from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
+from homeai.server.api.openai_fields import INT32_MAX, Count, Name, NumLogprobs, Penalty, Texts
 from homeai.server.api.openai_reasoning import Effort, ReasoningWish, thinking
 from homeai.server.api.responses_items import Item, chat_messages
 from homeai.server.api.responses_tools import Toolbox, Tools, toolbox
@@ -25,7 +25,8 @@ def _kind_of_input(value: object) -> str:
 
 
 Input = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[Item], Field(fail_fast=True), Tag("input items")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[Item], Field(fail_fast=True, max_length=MAX_ENTRIES), Tag("input items")],
     Discriminator(_kind_of_input),
 ]
 
@@ -158,7 +159,7 @@ class ResponsesBody(InputBody):
     background: Refused = None
 
     # said again in the answer
-    include: list[str] = Field(default_factory=list)
+    include: Texts = Field(default_factory=list)
     max_tool_calls: Integer | None = None
     metadata: dict[str, object] = Field(default_factory=dict)
     prompt_cache_key: str | None = None

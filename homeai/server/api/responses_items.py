@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
-from homeai.server.api.body import Body
+from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
 from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.responses_tools import full_name, text_arguments
@@ -32,7 +32,7 @@ def _kind_of_content(value: object) -> str:
     return "content parts" if isinstance(value, list) else "a text"
 
 
-Parts = Annotated[list[Part], Field(fail_fast=True)]
+Parts = Annotated[list[Part], Field(fail_fast=True, max_length=MAX_ENTRIES)]
 Content = Annotated[
     Annotated[str, Tag("a text")] | Annotated[Parts, Tag("content parts")], Discriminator(_kind_of_content)
 ]

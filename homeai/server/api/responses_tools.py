@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Body
-from homeai.server.api.choices import check_choice
+from homeai.server.api.choices import check_choice, check_names
 from homeai.server.api.openai_fields import Name
 from homeai.server.api.openai_tools import MAX_TOOLS, MODES, ToolName
 from homeai.server.conversation import Tool, ToolChoice
@@ -94,6 +94,7 @@ class Toolbox:
 def toolbox(tools: Sequence[ToolBody], choice: object, notes: list[str]) -> Toolbox:
     """Raises `InvalidRequest` naming the field. `notes` gains what was skipped."""
     declared = [each for index, tool in enumerate(tools) for each in _declared(tool, f"tools[{index}]", None, notes)]
+    check_names([each.tool for each in declared], "tools")
     box = _chosen(tuple(declared), choice)
     check_choice(box.choice, box.tools, "tool_choice")
     return box
@@ -155,9 +156,19 @@ def _allowed(declared: tuple[Declared, ...], choice: Mapping[str, object]) -> To
     mode, listed = choice.get("mode", "auto"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(listed, list):
         raise InvalidRequest("tool_choice has a mode, 'auto' or 'required', and a list of tools", param="tool_choice")
-    names = [_name(tool) if isinstance(tool, dict) else None for tool in listed]
+    names = [_allowed_name(tool) for tool in listed]
+    for name in filter(None, names):
+        check_choice(ToolChoice("auto", name), [each.tool for each in declared], "tool_choice")
     allowed = tuple(each for each in declared if each.tool.name in names)
     return Toolbox(allowed, MODES[str(mode)])
+
+
+def _allowed_name(tool: object) -> str | None:
+    """None for one that this server skips."""
+    name = _name(tool) if isinstance(tool, dict) else None
+    if name is None and (not isinstance(tool, dict) or tool.get("type") in ("function", "custom", None)):
+        raise InvalidRequest(f"tool_choice allows {tool!r:.80}, which names no tool", param="tool_choice")
+    return name
 
 
 def _name(choice: Mapping[str, object]) -> str | None:

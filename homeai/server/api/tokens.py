@@ -21,13 +21,11 @@ from homeai.server.answers import JSON
 from homeai.server.api.body import Body, Refused, documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.llamacpp_bodies import Mixed
-from homeai.server.api.openai_bodies import ChatBody
+from homeai.server.api.openai_bodies import ChatBody, TokenIds
 from homeai.server.api.openai_fields import Name
 from homeai.server.api.respond import Value
 from homeai.server.service import Service
 from homeai.server.text import Text
-
-MAX_DETOKENIZED = 1_000_000  # about what fits into a body anyway
 
 
 def _kind_of_content(value: object) -> str:
@@ -83,7 +81,7 @@ class DetokenizeBody(Body):
     ignored: ClassVar[frozenset[str]] = frozenset()
 
     model: Name | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=MAX_DETOKENIZED)]
+    tokens: TokenIds
 
 
 class AnyTokenizeBody(Body):
