@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Protocol
+
+
+def process_age_s() -> float:
+    """Since the start of this process, the interpreter's own included, to 10 ms. 0 where /proc does not tell."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    ticks = int(stat.rpartition(")")[2].split()[19])  # proc_pid_stat(5): starttime, field 22
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 class Clock(Protocol):

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from homeai.errors import HomeAIError
+from homeai.server.startup import Startup
 from homeai.status import RequestProgress, Status
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ def _facts(status: Status) -> Table:
         table.add_row("GPU", f"{gpu.name}: {used}, {gpu.utilisation:.0%} busy")
     saved = f"; {kv.host_bytes / MIB:,.0f} MiB saved in ordinary memory" if kv.host_bytes else ""
     table.add_row("KV", f"{kv.used:,} of {kv.total:,} tokens, {kv.kept:,} of them kept for reuse{saved}")
+    if status.startup is not None:
+        vocabulary_s = status.startup.vocabulary_s
+        beside = "" if vocabulary_s is None else f"; beside them vocabulary {vocabulary_s:.1f}"
+        table.add_row("loaded in", f"{Startup(status.startup.total_s, status.startup.parts_s)}{beside}")
     for pin in status.pins:
         table.add_row("pin", Text(f"{pin.name}: {pin.num_tokens:,} tokens, {pin.state}"))
     for job in status.batches:

@@ -100,6 +100,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     model_bytes: int
     kv_bytes: int
     load_s: float
+    parts_s: dict[str, float] = {}  # of this process's start, in their order
     notes: list[str] = []  # what was loaded otherwise than asked for, and why
 
 

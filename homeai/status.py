@@ -20,6 +20,15 @@ class ModelStatus(msgspec.Struct, frozen=True):
     load_s: float | None
 
 
+class StartupStatus(msgspec.Struct, frozen=True):
+    """How long what is resident took to be so, in seconds. `parts_s` follow one another, as far as they are ours to
+    say; `vocabulary_s` went on beside them, in the server's process."""
+
+    total_s: float
+    parts_s: dict[str, float]
+    vocabulary_s: float | None
+
+
 class GPUStatus(msgspec.Struct, frozen=True):
     name: str
     used_bytes: int
@@ -153,4 +162,5 @@ class Status(msgspec.Struct, frozen=True):
     pins: list[PinStatus] = []
     batches: list[BatchProgress] = []  # those with lines to run
     rules: list[dict[str, str]] = []  # who is asking: by what, which value, what source, in what class
+    startup: StartupStatus | None = None
     notes: list[str] = []  # what the owner should know, although everything goes on

@@ -29,6 +29,7 @@ from homeai.status import (
     PolicyStatus,
     RequestProgress,
     ResidencyStatus,
+    StartupStatus,
     Status,
     TotalsStatus,
 )
@@ -99,6 +100,12 @@ def test_status_of_a_load_and_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_status_has_what_the_owner_should_know(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "trained for 2048" in shown(msgspec.structs.replace(STATUS, notes=["trained for 2048"]), monkeypatch)
+
+
+def test_status_shows_what_the_load_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    startup = StartupStatus(1.64, {"imports": 0.6, "weights": 0.3}, 0.44)
+    status = msgspec.structs.replace(STATUS, startup=startup)
+    assert "1.6 s: imports 0.6, weights 0.3; beside them vocabulary 0.4" in shown(status, monkeypatch)
 
 
 def test_status_shows_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import homeai.logs
-from homeai.clock import MonotonicClock
+from homeai.clock import MonotonicClock, process_age_s
 from homeai.engine.engine import Engine
 from homeai.engine.loop import EngineLoop
 from homeai.engine.runner import RunnerLimits
@@ -87,18 +87,22 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
     """Make the engine that `config` describes, reporting progress, and say that it is ready."""
     from homeai.backends.llamacpp import runner as llamacpp  # 0.4 s: only in this process, only now
 
-    started_at = time.monotonic()
+    imports_s, started_at = process_age_s(), time.monotonic()
+    read_at = started_at  # the last of the weights
     last = -1
 
     def on_progress(fraction: float) -> None:
-        nonlocal last
+        nonlocal last, read_at
+        read_at = time.monotonic()
         if int(fraction * 50) > last:
             last = int(fraction * 50)
             outbox.put(LoadProgress(LOAD_STAGE, fraction))
 
     runner = llamacpp.load(config, on_progress)
+    made_at = time.monotonic()
     outbox.put(LoadProgress("warm-up", 1.0))
     runner.warm_up()
+    warm_at = time.monotonic()
     limits = runner.limits
     scheduler = Scheduler(scheduler_config(runner.config, limits, device=runner.device))
     outbox.put(
@@ -109,6 +113,12 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
             model_bytes=runner.model_bytes,
             kv_bytes=runner.kv_bytes,
             load_s=time.monotonic() - started_at,
+            parts_s={
+                "imports": imports_s,
+                "weights": read_at - started_at,
+                "context": made_at - read_at,
+                "warm-up": warm_at - made_at,
+            },
             notes=runner.notes,
         )
     )

@@ -67,6 +67,38 @@ class Books:
             )
         )
 
+    def embedded(
+        self,
+        request_id: str,
+        api: str,
+        identity: Identity,
+        arrival: float,
+        e2e_s: float,
+        num_tokens: int,
+        *,
+        model: str,
+        client_request_id: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Vectors were made of so many tokens, by `model`. `arrival` is Unix time."""
+        row = LedgerRow(
+            request_id=request_id,
+            client_request_id=client_request_id,
+            key=key,
+            arrival=arrival,
+            api=api,
+            source=identity.source,
+            fairness_class=identity.fairness_class,
+            model=model,
+            num_prompt_tokens=num_tokens,
+            e2e_s=e2e_s,
+            status=200,
+            finish_reason=FinishReason.STOP,
+        )
+        self.totals.finished += 1
+        self.metrics.observe_finished(row)
+        self._write(row)
+
     def finished(self, record: Record) -> None:
         """It was queued, and has ended, however it did."""
         row = self._row(record)

@@ -78,6 +78,11 @@ class AnswerFormat:
     grammar: str | None = None  # GBNF, as llama-server takes it, or Lark as llguidance does
     path: str = "response_format"
 
+    @property
+    def num_chars(self) -> int:
+        """About how much there is to read."""
+        return len(self.grammar or "") + len(str(self.schema))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:

@@ -25,21 +25,35 @@ from homeai.messages import HEADER
 from homeai.server.child import KILL_AFTER_S
 
 RETRY_AFTER_S = 5.0
+LOAD_TIMEOUT_S = 300.0  # from a slow disk
+EMBED_TIMEOUT_S = 300.0  # for one text, on a slow processor
 
 
 class EmbeddingChild:
     """One incarnation, asked for one text at a time. Whatever goes wrong with it is a `NotReady`."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        embed_timeout_s: float = EMBED_TIMEOUT_S,
     ) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._embed_timeout_s = embed_timeout_s
 
     @classmethod
     async def start(
-        cls, load: LoadEmbedder, environment: Mapping[str, str], *, log_level: str, log_format: str
+        cls,
+        load: LoadEmbedder,
+        environment: Mapping[str, str],
+        *,
+        log_level: str,
+        log_format: str,
+        load_timeout_s: float = LOAD_TIMEOUT_S,
+        embed_timeout_s: float = EMBED_TIMEOUT_S,
     ) -> Self:
         """Loaded, and ready for texts. Raises `NotReady` with the reason."""
         ours, theirs = socket.socketpair()
@@ -51,9 +65,9 @@ class EmbeddingChild:
                 stdin=asyncio.subprocess.DEVNULL,
                 env=dict(environment),
             )
-        child = cls(process, *await asyncio.open_connection(sock=ours))
+        child = cls(process, *await asyncio.open_connection(sock=ours), embed_timeout_s)
         try:
-            ready = await child._ask(load)
+            ready = await child._ask(load, load_timeout_s)
             assert isinstance(ready, EmbedderReady), "it says first that it is ready"
         except BaseException:
             await child.close()
@@ -65,8 +79,8 @@ class EmbeddingChild:
         return self._process.pid
 
     async def embed(self, token_ids: list[int]) -> bytes:
-        """float32 [num_dims]. Raises `NotReady` when the process ended over it."""
-        answer = await self._ask(Embed(token_ids))
+        """float32 [num_dims]. Raises `NotReady` when the process ended over it, or hangs."""
+        answer = await self._ask(Embed(token_ids), self._embed_timeout_s)
         assert isinstance(answer, Embedded), "one answer for each text"
         return answer.vector
 
@@ -80,7 +94,17 @@ class EmbeddingChild:
             self._process.kill()
             await self._process.wait()
 
-    async def _ask(self, message: Down) -> Up:
+    async def _ask(self, message: Down, timeout_s: float) -> Up:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._answer(message)
+        except TimeoutError:
+            raise NotReady(
+                f"the embedding process does not answer within {timeout_s:g} s; it starts again with the next request",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+
+    async def _answer(self, message: Down) -> Up:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             self._writer.write(encode_frame(message))
             (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -68,11 +69,18 @@ class Embeddings:
         return text.name if self._is_resident else self._config.name or self._path.stem
 
     async def embed(
-        self, text: Text, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
+        self,
+        text: Text,
+        inputs: Sequence[Input],
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        max_tokens: int | None = None,
     ) -> Embedded:
         """The vectors of `inputs`, in their order.
 
-        `dimensions` keeps so many of each vector's first numbers. Raises `InvalidRequest`, `PromptTooLong`,
+        `dimensions` keeps so many of each vector's first numbers; `max_tokens` is the client's own limit for each
+        input. Raises `InvalidRequest`, `PromptTooLong`,
         `ModelNotFound`, `TooManyRequests` before anything is computed; `NotReady` when the child cannot.
         """
         name = self.name(text)
@@ -88,8 +96,9 @@ class Embeddings:
             raise InvalidRequest(
                 f"dimensions is {dimensions}; the vectors of {name!r} have 1 to {num_dims}", param="dimensions"
             )
-        size = sum(map(len, inputs))
-        token_ids = await text.run(size, lambda: [self._encode(vocabulary, i, one) for i, one in enumerate(inputs)])
+        size, longest = sum(map(len, inputs)), self._max_tokens(vocabulary)
+        encode = partial(self._encode, vocabulary, longest if max_tokens is None else min(longest, max_tokens))
+        token_ids = await text.run(size, lambda: [encode(index, one) for index, one in enumerate(inputs)])
         vectors = await self.queue.compute(token_ids, self._load(vocabulary))
         if dimensions is not None and dimensions < num_dims:
             vectors = [_shortened(vector, dimensions) for vector in vectors]
@@ -115,9 +124,9 @@ class Embeddings:
             self._own_vocabulary = None  # the file may be put right
             raise NotReady(f"embeddings are not available: {error}", retry_after_s=RETRY_AFTER_S) from None
 
-    def _encode(self, vocabulary: Vocabulary, index: int, text: Input) -> list[int]:
+    def _encode(self, vocabulary: Vocabulary, longest: int, index: int, text: Input) -> list[int]:
         """Raises `InvalidRequest`, `PromptTooLong`."""
-        param, longest = f"input[{index}]", self._max_tokens(vocabulary)
+        param = f"input[{index}]"
         if isinstance(text, str):
             if (fewest := vocabulary.min_tokens(text)) > longest:
                 raise PromptTooLong(fewest, longest, at_least=True, param=param)

@@ -24,9 +24,11 @@ from homeai.server.schemas import enforceable, grammar_error, grammar_of
 
 MAX_CALLS: Final = 16  # in one answer: small models call and call
 MAX_GRAMMAR_CHARS: Final = 200_000
+MAX_GBNF_CHARS: Final = 20_000  # the time to read it grows with the square of its length and of its rules
+MAX_GBNF_RULES: Final = 500
 GAP: Final = r"/\n{0,2}/"  # between reasoning and answer
 TURN: Final = "<|start|>"  # harmony: each part of an answer is a message of its own
-GBNF_RULE: Final = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+GBNF_RULE: Final = re.compile(r"^[ \t]*+[\w-]++[ \t]*+::=", re.MULTILINE)
 
 
 def grammar_of_answer(answer: AnswerFormat, notes: list[str]) -> Grammar:
@@ -114,7 +116,7 @@ class _Writer:
                 tool.parameters, param=tool.path, what=f"tool {tool.name!r}", is_object=True, notes=self._notes
             )
             head = rules.text(syntax.before_name + tool.name + syntax.before_arguments)
-            arguments = arguments_rule(rules, schema, syntax, self._notes)
+            arguments = arguments_rule(rules, schema, tool, syntax, self._notes)
             calls.append(rules.add(f"call_{number}", f"{head} {arguments} {rules.text(syntax.after_arguments)}"))
         rules.add("call", " | ".join(calls))
         more = f" ({rules.text(syntax.separator)} call){{0,{MAX_CALLS - 1}}}" if is_parallel else ""
@@ -159,8 +161,13 @@ def _own_grammar(text: str, path: str) -> str:
     """Lark from GBNF, or Lark as it is. Raises `InvalidRequest`."""
     if len(text) > MAX_GRAMMAR_CHARS:
         raise InvalidRequest(f"{path}: a grammar of {len(text)} characters, more than {MAX_GRAMMAR_CHARS}", param=path)
+    num_rules = len(GBNF_RULE.findall(text))
+    if num_rules > MAX_GBNF_RULES:
+        raise InvalidRequest(f"{path}: {num_rules} rules of GBNF, more than {MAX_GBNF_RULES}", param=path)
+    if num_rules and len(text) > MAX_GBNF_CHARS:
+        raise InvalidRequest(f"{path}: {len(text)} characters of GBNF, more than {MAX_GBNF_CHARS}", param=path)
     try:
-        lark: str = gbnf_to_lark(text) if GBNF_RULE.search(text) else text
+        lark: str = gbnf_to_lark(text) if num_rules else text
     except RecursionError:
         raise InvalidRequest(f"{path}: the grammar is nested too deep", param=path) from None
     except Exception as error:  # the converter has no exception of its own for rules that are not there

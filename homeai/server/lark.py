@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from llguidance import regex_to_lark
@@ -16,6 +16,8 @@ MarkerId = Callable[[str], int | None]
 """The id of a text that is a control token of the vocabulary, None for any other text."""
 
 SPECIAL: Final = re.compile(r"[^\w\s]")  # what may mean something in a regular expression
+ANCHOR: Final = re.compile(r"[\^$]")
+NO_ANCHOR: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # escaped, or in a class
 MAIN, OWN = "main", "own"
 
 
@@ -27,6 +29,7 @@ class Rules:
         longest_first = sorted(markers, key=len, reverse=True)
         self._marker = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._rules: dict[str, str] = {}
+        self._terminals: dict[str, str] = {}
         self._included: str | None = None
 
     def source(self, start: str) -> str:
@@ -64,20 +67,85 @@ class Rules:
         """Any text, up to and with the first `end`."""
         if (number := self._markers.get(end)) is not None:
             return f"/(?s:.*)/ <[{number}]>"
-        return self.new(f"/(?s:.*){SPECIAL.sub(_escaped, end)}/", "[lazy]")
+        return self.new(f"/(?s:.*){_literally(end)}/", "[lazy]")
 
-    def pattern(self, pattern: str) -> str:
-        """Any text in which this regular expression of a JSON schema is found."""
-        start = "" if pattern.startswith("^") else "(?s:.*)"
-        end = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-        body = pattern.removeprefix("^").removesuffix("$") if not end else pattern.removeprefix("^")
-        return f"/{start}({regex_to_lark(body, 'dw')}){end}/"
+    def text_until(self, end: str, wanted: Sequence[str], unwanted: Sequence[str]) -> str:
+        """A text that is all of these regular expressions and none of those, up to and with `end`, whose mark (what
+        stands in it between white space) the text does not hold, even where the vocabulary has a token for it.
+
+        One terminal: the lexer takes the longest, and never goes back."""
+        mark, found = _literally(end.strip()), self._marker.search(end)
+        plain = end[: found.start()] if found else end
+        after = _literally(plain)
+        once = f"(?s:.*){mark}" * (2 if plain.strip() else 1) + "(?s:.*)"
+        are = [f"/({each}){after}/" for each in wanted or ["(?s:.*)"]]
+        are_not = [f"~/{once}/", *(f"~/({each}){after}/" for each in unwanted)]
+        return f"{self._terminal([*are, *are_not])} {self.text(end[len(plain) :])}"
+
+    def name(
+        self,
+        before: str,
+        pattern: str,
+        after: str,
+        *,
+        listed: Sequence[str] = (),
+        wanted: Sequence[str] = (),
+        unwanted: Sequence[str] = (),
+    ) -> str:
+        """A name between two texts, none of the listed ones."""
+        start, end = _literally(before), _literally(after)
+        are = [f"/{start}({each}){end}/" for each in (pattern, *wanted)]
+        none_of = [*unwanted, *(["|".join(map(_literally, listed))] if listed else [])]
+        return self._terminal([*are, *(f"~/{start}({each}){end}/" for each in none_of)])
+
+    def _terminal(self, parts: Sequence[str]) -> str:
+        body = " & ".join(parts)
+        if body not in self._terminals:
+            self._terminals[body] = self.add(f"T{len(self._terminals)}", body)
+        return self._terminals[body]
 
     def __contains__(self, name: str) -> bool:
         return name in self._rules
 
     def json(self, schema: Node | bool) -> str:
         return self.new(f"%json {grammar_json(schema)}")
+
+
+def text_of_pattern(pattern: str) -> str | None:
+    """For whole texts in which this pattern of a JSON schema is found; None where it has ^ or $ inside."""
+    texts = []
+    for way in _ways(pattern):
+        start, end = ("" if way.startswith("^") else "(?s:.*)"), ("" if _ends_text(way) else "(?s:.*)")
+        body = way.removeprefix("^")
+        body = body if end else body[:-1]
+        if ANCHOR.search(NO_ANCHOR.sub("", body)):
+            return None
+        texts.append(f"{start}({regex_to_lark(body, 'dw')}){end}")
+    return "|".join(texts)
+
+
+def _ways(pattern: str) -> list[str]:
+    """The alternatives that it is at the top."""
+    ways, depth, start, at = [], 0, 0, 0
+    while at < len(pattern):
+        found = NO_ANCHOR.match(pattern, at)
+        if found is not None:
+            at = found.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(pattern[at], 0)
+        if pattern[at] == "|" and depth == 0:
+            ways.append(pattern[start:at])
+            start = at + 1
+        at += 1
+    return [*ways, pattern[start:]]
+
+
+def _ends_text(pattern: str) -> bool:
+    return NO_ANCHOR.sub("", pattern).endswith("$")
+
+
+def _literally(text: str) -> str:
+    return SPECIAL.sub(_escaped, text)
 
 
 def _quoted(text: str) -> str:

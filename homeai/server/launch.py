@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from homeai.clock import process_age_s
 from homeai.config import Config, ListenAddress, ServerConfig
 from homeai.errors import ConfigError
 from homeai.hardware import num_physical_cores
@@ -54,7 +55,7 @@ def serve(config: Config, model_path: Path) -> int:
     supervisor = Supervisor(start_child, config.residency, warm_up=WarmUp(has_pins=bool(config.pins)))
     verdict = at_start(config.residency, datetime.now().astimezone())
     if verdict.aim is Aim.RESIDENT:
-        supervisor.spawn()
+        supervisor.spawn(process_age_s())
     else:
         supervisor.start_away(State.SLEEPING, verdict.reason)
     logging.getLogger("llama.cpp").setLevel(logging.ERROR)  # the child says the rest, about the same file

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from homeai.errors import InvalidRequest, Unsupported
@@ -18,7 +18,9 @@ from homeai.server.conversation import Schema
 MAX_DEPTH: Final = 48  # schemas in schemas; llguidance's own limit is 128 of JSON
 MAX_SCHEMAS: Final = 5_000
 MAX_VALUES: Final = 10_000  # in all of enum and const, their parts counted
-MAX_OPTIONAL: Final = 1_000  # properties of one object that may be missing
+MAX_OPTIONAL: Final = 450  # properties that may be missing, of all that may begin where a value does
+PLACES: Final = 4  # in a grammar, for each of them
+MAX_PLACES: Final = 1_900  # that the engine follows at once; its own limit is 2,000
 MAX_COUNT: Final = 10**9  # of characters or items: no answer has so many
 MAX_INTEGER: Final = 10**15 - 1  # a double holds it; all digits nine, which makes the smallest grammar
 MAX_PATTERN_CHARS: Final = 4_096
@@ -43,6 +45,20 @@ OF_OBJECTS: Final = ("properties", "patternProperties", "required", "additionalP
 Node = dict[str, object]
 
 
+class Width(NamedTuple):
+    """Of a schema: how many alternatives it has, and how many properties that may be missing are in all of them."""
+
+    num_choices: int
+    num_optional: int
+
+    def beside(self, other: Width) -> Width:
+        """Both are said of the same value."""
+        return Width(
+            min(MAX_COUNT, self.num_choices * other.num_choices),
+            min(MAX_COUNT, self.num_optional * other.num_choices + other.num_optional * self.num_choices),
+        )
+
+
 class SchemaReader:
     """Reads one schema, for `enforceable`. `pattern_error` says why a pattern cannot be used, "" if it can.
 
@@ -55,19 +71,24 @@ class SchemaReader:
         self._pattern_error = pattern_error
         self._param = param
         self._prefix = f"{what}: " if what else ""
-        self._names: dict[tuple[str, bool], str] = {}
-        self._unread: list[tuple[str, bool]] = []
+        self._names: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._unread: list[tuple[tuple[str, ...], bool]] = []
         self._num_schemas = self._num_values = 0
+        self._choices: list[tuple[str, str, Node]] = []  # path, keyword, schema: what has alternatives
+        self._widths: dict[str, Width] = {}  # of definitions
 
     def read(self) -> Node | bool:
         node = self._read(self._root, "$", 0, is_merged=False)
         definitions: Node = {}
         while self._unread:
-            pointer, is_merged = self._unread.pop()
-            name = self._names[pointer, is_merged]
-            definitions[name] = self._read(self._target(pointer), _path_of(pointer), 0, is_merged=is_merged)
+            steps, is_merged = self._unread.pop()
+            name = self._names[steps, is_merged]
+            definitions[name] = self._read(self._target(steps), _path_of(steps), 0, is_merged=is_merged)
+        if definitions:
+            self._check_loops(definitions)
+        for path, word, each in self._choices:
+            self._check_width(path, word, each)
         if isinstance(node, dict) and definitions:
-            self._check_loops(node, definitions)
             node["$defs"] = definitions
         return node
 
@@ -105,6 +126,10 @@ class SchemaReader:
             node["$ref"] = self._reference(schema["$ref"], path, is_merged=is_choice_merged)
         if not is_shared:
             _bound_integer(node)
+        for word in ("properties", *CHOICES):
+            if word in node:
+                self._choices.append((path, word, node))
+                break
         return _or_null(node) if schema.get("nullable") is True else node
 
     def _check_refused(self, schema: Mapping[str, object], path: str) -> None:
@@ -123,6 +148,7 @@ class SchemaReader:
     def _read_type(self, schema: Mapping[str, object], path: str, node: Node) -> None:
         if (types := schema.get("type")) is None:
             return
+        self._count_values(types, path, "type")
         for name in types if isinstance(types, list) else [types]:
             if not isinstance(name, str) or name not in TYPES:
                 self._wrong(path, "type", f"{short(name)} is no type; there are {', '.join(sorted(TYPES))}")
@@ -216,8 +242,6 @@ class SchemaReader:
         patterns = self._read_each(schema, "patternProperties", path, depth, is_merged=is_merged)
         required = self._required(schema, path)
         num_optional = len(properties.keys() - set(required))
-        if num_optional > MAX_OPTIONAL:
-            self._refuse(path, "properties", f"{num_optional} that are not required, more than {MAX_OPTIONAL}")
         for pattern in patterns:
             self._pattern(pattern, path, "patternProperties")
         others = schema.get("additionalProperties")
@@ -242,6 +266,7 @@ class SchemaReader:
         names = [] if value is None or isinstance(value, bool) else self._list(schema, "required", path)
         if isinstance(properties, Mapping):
             names = names + [name for name, each in properties.items() if _is_marked_required(each)]
+        self._count_values(names, path, "required")
         for name in names:
             if not isinstance(name, str):
                 self._wrong(path, "required", f"{short(name)} is no name")
@@ -279,31 +304,26 @@ class SchemaReader:
     def _reference(self, reference: object, path: str, *, is_merged: bool) -> str:
         if not isinstance(reference, str):
             self._wrong(path, "$ref", f"{short(reference)} is no text")
-        root_id = self._root.get("$id") if isinstance(self._root, Mapping) else None
-        pointer = reference.removeprefix(root_id) if isinstance(root_id, str) else reference
-        if pointer not in ("", "#") and not pointer.startswith("#/"):
+        steps = steps_to(self._root, reference)
+        if steps is None:
             self._refuse(path, "$ref", f"{short(reference)} is not a place in this schema, like '#/$defs/name'")
-        key = (pointer.removeprefix("#"), is_merged)
+        key = (steps, is_merged)
         if key not in self._names:
             self._target(key[0], path, reference)
             self._names[key] = f"d{len(self._names)}"
             self._unread.append(key)
         return f"#/$defs/{self._names[key]}"
 
-    def _target(self, pointer: str, path: str = "$", reference: str = "") -> object:
-        target: object = self._root
-        for step in pointer.split("/")[1:]:
-            step = _unescaped(step)
-            if isinstance(target, Mapping) and step in target:
-                target = target[step]
-            elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
-                target = target[int(step)]
-            else:
-                self._wrong(path, "$ref", f"{short(reference)} points to nothing")
-        return target
+    def _target(self, steps: tuple[str, ...], path: str = "$", reference: str = "") -> object:
+        try:
+            return target_of(self._root, steps)
+        except LookupError:
+            self._wrong(path, "$ref", f"{short(reference)} points to nothing")
 
-    def _check_loops(self, node: Node, definitions: Node) -> None:
-        """A reference that leads back to itself, with nothing in between that must be written, has no end."""
+    def _check_loops(self, definitions: Node) -> None:
+        """A reference that leads back to itself, with nothing in between that must be written, has no end.
+
+        What has one gets its width, after all that it refers to."""
         settled: set[str] = set()
         for name in definitions:
             trail: list[tuple[str, Iterator[str]]] = [(name, _same_place(definitions[name]))]
@@ -313,14 +333,42 @@ class SchemaReader:
                 target = next(following, None)
                 if target is None:
                     settled.add(current)
+                    self._widths[current] = self._width(definitions[current])
                     on_trail.discard(current)
                     trail.pop()
                 elif target in on_trail:
-                    pointer = next(key[0] for key, value in self._names.items() if value == target)
-                    self._wrong(_path_of(pointer), "$ref", "it leads back to itself")
+                    steps = next(key[0] for key, value in self._names.items() if value == target)
+                    self._wrong(_path_of(steps), "$ref", "it leads back to itself")
                 elif target not in settled:
                     on_trail.add(target)
                     trail.append((target, _same_place(definitions[target])))
+
+    # ---- width -----------------------------------------------------------------------------------
+
+    def _check_width(self, path: str, word: str, node: Node) -> None:
+        """The engine follows all that may come next at once, and fails where that is too much."""
+        num_choices, num_optional = self._width(node)
+        if num_optional > MAX_OPTIONAL:
+            self._refuse(path, word, f"{num_optional} properties that are not required, more than {MAX_OPTIONAL}")
+        if num_choices > MAX_PLACES - PLACES * num_optional:
+            self._refuse(path, word, f"{num_choices} alternatives, more than {MAX_PLACES - PLACES * num_optional}")
+
+    def _width(self, node: object) -> Width:
+        """How many alternatives a value has where it begins, and how many optional properties are in all of them."""
+        if not isinstance(node, dict):
+            return Width(1, 0)
+        properties, required = node.get("properties", {}), list_of(node.get("required"))
+        assert isinstance(properties, dict)
+        width = Width(1, len(properties.keys() - set(required)))
+        if "$ref" in node:
+            width = width.beside(self._widths[str(node["$ref"]).rpartition("/")[2]])
+        for each in list_of(node.get("allOf")):
+            width = width.beside(self._width(each))
+        for word in ("anyOf", "oneOf"):
+            if word in node:
+                options = [self._width(each) for each in list_of(node[word])]
+                width = width.beside(Width(sum(each[0] for each in options), sum(each[1] for each in options)))
+        return width
 
     # ---- refusals --------------------------------------------------------------------------------
 
@@ -400,8 +448,30 @@ def _unescaped(step: str) -> str:
     return unquote(step).replace("~1", "/").replace("~0", "~")
 
 
-def _path_of(pointer: str) -> str:
-    return ".".join(("$", *map(_unescaped, pointer.split("/")[1:])))
+def steps_to(root: object, reference: str) -> tuple[str, ...] | None:
+    """The names on the way to what a reference means; None where it leads out of the schema."""
+    root_id = root.get("$id") if isinstance(root, Mapping) else None
+    pointer = reference.removeprefix(root_id) if isinstance(root_id, str) else reference
+    if pointer not in ("", "#") and not pointer.startswith("#/"):
+        return None
+    return tuple(map(_unescaped, pointer.split("/")[1:]))
+
+
+def target_of(root: object, steps: tuple[str, ...]) -> object:
+    """What stands there. Raises `LookupError`."""
+    target = root
+    for step in steps:
+        if isinstance(target, Mapping):
+            target = target[step]
+        elif isinstance(target, list) and step.isdecimal():
+            target = target[int(step)]
+        else:
+            raise LookupError(step)
+    return target
+
+
+def _path_of(steps: tuple[str, ...]) -> str:
+    return ".".join(("$", *steps))
 
 
 def _kind(value: object) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.conversation import Schema
@@ -58,6 +58,23 @@ def grammar_json(node: Node | bool) -> str:
 def grammar_of(node: Node | bool) -> str:
     """A grammar of the engine for JSON that fits an enforceable schema."""
     return f'{{"grammars": [{{"json_schema": {grammar_json(node)}}}]}}'
+
+
+def fitting(node: Node, values: list[object]) -> list[object]:
+    """Those of the values that fit an enforceable schema."""
+    matcher = LLMatcher(_bytes(), grammar_of(node), log_level=0)
+    fit = []
+    for value in values:
+        written = list(json.dumps(value, ensure_ascii=False).encode())
+        matcher.reset()
+        if matcher.try_consume_tokens(written) == len(written) and matcher.is_accepting():
+            fit.append(value)
+    return fit
+
+
+@lru_cache(1)
+def _bytes() -> LLTokenizer:
+    return LLTokenizer("byte")
 
 
 # ---- what llguidance says to it -----------------------------------------------------------------------

@@ -199,14 +199,13 @@ class Service:
         """The answer to a conversation, from here on under way. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, heads_of(chat.messages))
-        self._check_limits(arrival)
+        self.check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n)
         return await self._answer(arrival, partial(self._prepare_chat, arrival, self._steady(arrival, chat), ask), ask)
 
     async def _prepare_chat(self, arrival: Arrival, chat: Chat, ask: Ask, text: Text) -> Prepared:
-        if chat.thinks is None and text.can_think:
-            chat = replace(chat, thinks=self._thinks(arrival.identity))
+        chat = self._with_own_thinking(arrival, chat, text)
         prompt = await text.prompt_for(chat)
         begins_in_reasoning = prompt.begins_in_reasoning
         grammar = await text.grammar_for(chat, arrival.notes, begins_in_reasoning=begins_in_reasoning)
@@ -228,7 +227,7 @@ class Service:
         """What follows each prompt, `ask.n` times. Raises `RequestError`, with nothing queued."""
         self.name_user(arrival, ask.user)
         self._lower_side_request(arrival, [prompt for prompt in prompts if isinstance(prompt, str)])
-        self._check_limits(arrival)
+        self.check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n * len(prompts))
         return await self._answer(arrival, partial(self._prepare_prompts, arrival, prompts, ask, answer_format), ask)
@@ -275,7 +274,7 @@ class Service:
         """How long the prompt of a conversation is, even if it is too long. Nothing queues for it."""
         text = await self.text_for(model)
         try:
-            return len(await text.encode_chat(self._steady(arrival, chat)))
+            return len(await text.encode_chat(self._with_own_thinking(arrival, self._steady(arrival, chat), text)))
         except PromptTooLong as error:
             if error.at_least:
                 raise
@@ -285,18 +284,40 @@ class Service:
         self, arrival: Arrival, inputs: Sequence[Input], *, model: str | None = None, dimensions: int | None = None
     ) -> Embedded:
         """A vector for each text, or list of token ids. Raises `RequestError`."""
-        self._check_limits(arrival)
+        arrived = time.time()
+        self.check_limits(arrival)
         text = await self.text_for(None)
         if self.embeddings is None:
             raise NotSupported("this server makes no embeddings")
         if not self.supervisor.takes_requests:
             raise self.supervisor.not_ready()
-        embedded = await self.embeddings.embed(text, inputs, model=model, dimensions=dimensions)
+        embedded = await self.embeddings.embed(
+            text,
+            inputs,
+            model=model,
+            dimensions=dimensions,
+            max_tokens=arrival.key.max_context if arrival.key else None,
+        )
         arrival.notes += embedded.notes
+        now, key, caller = time.time(), arrival.key.name if arrival.key else None, arrival.caller
+        self.limits.charge(key, embedded.num_tokens, now)
+        self.books.embedded(
+            caller.request_id,
+            arrival.api,
+            arrival.identity,
+            arrived,
+            now - arrived,
+            embedded.num_tokens,
+            model=embedded.model,
+            client_request_id=caller.client_request_id,
+            key=key,
+        )
         return embedded
 
-    def _check_limits(self, arrival: Arrival) -> None:
-        """Work that was handed in earlier uses up its key's tokens, but nobody's requests of this minute."""
+    def check_limits(self, arrival: Arrival) -> None:
+        """Counts one more request of its key. Raises `TooManyRequests`, `QuotaExceeded`.
+
+        Work that was handed in earlier uses up its key's tokens, but nobody's requests of this minute."""
         is_earlier = arrival.caller.on_behalf is not None
         self.limits.check(arrival.key, time.time(), counts_requests=not is_earlier)
 
@@ -392,6 +413,12 @@ class Service:
 
     def _is_shown(self, source: str) -> bool:
         return any(configured.show_text for configured in self.config.sources if configured.name == source)
+
+    def _with_own_thinking(self, arrival: Arrival, chat: Chat, text: Text) -> Chat:
+        """A chat that does not say whether to reason does as the settings say."""
+        if chat.thinks is not None or not text.can_think:
+            return chat
+        return replace(chat, thinks=self._thinks(arrival.identity))
 
     def _thinks(self, identity: Identity) -> bool | None:
         """What the settings say about reasoning where the request says nothing."""

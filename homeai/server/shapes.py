@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal
 
 from starlette.types import Scope
@@ -90,13 +89,16 @@ def openai_error(error: RequestError) -> Value:
 
 
 def llamacpp_error(error: RequestError) -> Value:
-    kind = "exceed_context_size_error" if isinstance(error, PromptTooLong) else _type(error, LLAMACPP_TYPES)
+    other = "invalid_request_error" if error.status < 500 else "server_error"
+    kind = LLAMACPP_TYPES.get(error.status, other)
+    if isinstance(error, PromptTooLong):
+        kind = "exceed_context_size_error"
     body: Value = {"code": error.status, "message": error.message, "type": kind}
     return {"error": body | error.details}
 
 
 def anthropic_error(error: RequestError, request_id: str) -> Value:
-    kind = _type(error, ANTHROPIC_TYPES, anthropic_status(error), "api_error")
+    kind = ANTHROPIC_TYPES.get(anthropic_status(error), "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
 
 
@@ -114,7 +116,3 @@ def ollama_error(error: RequestError) -> Value:
 
 def ollama_status(error: RequestError) -> int:
     return 503 if isinstance(error, TooManyRequests) else error.status
-
-
-def _type(error: RequestError, types: Mapping[int, str], status: int | None = None, other: str = "server_error") -> str:
-    return types.get(error.status if status is None else status, other)

@@ -26,6 +26,7 @@ from homeai.status import (
     PolicyStatus,
     RequestProgress,
     ResidencyStatus,
+    StartupStatus,
     Status,
     TotalsStatus,
 )
@@ -79,6 +80,7 @@ def snapshot(service: Service) -> Status:
         pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
         batches=service.batches.progress() if service.batches else [],
         rules=service.sources.rules(),
+        startup=_startup(service),
         notes=service.notes,
     )
 
@@ -106,6 +108,13 @@ def _model(service: Service) -> ModelStatus:
         template=text.template_kind if text else None,
         load_s=ready.load_s if ready else None,
     )
+
+
+def _startup(service: Service) -> StartupStatus | None:
+    startup, text = service.supervisor.startup, service.text
+    if startup is None:
+        return None
+    return StartupStatus(startup.total_s, dict(startup.parts_s), text.load_s if text else None)
 
 
 def _memory(service: Service) -> MemoryStatus:

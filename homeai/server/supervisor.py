@@ -42,6 +42,7 @@ from homeai.messages import (
     StepOutputs,
     Up,
 )
+from homeai.server.startup import Startup
 from homeai.server.warmup import Pin, WarmUp
 
 log = logging.getLogger("homeai.supervisor")
@@ -120,13 +121,15 @@ class Supervisor:
         self._was_hung = False  # this child, so that it was killed
         self._num_looks = 0  # at a device that is unavailable
         self._deaths: deque[float] = deque()
-        self._heard_at = self._reported_at = self._clock.now()
+        self._heard_at = self._reported_at = self._spawned_at = self._loaded_at = self._clock.now()
+        self._launch_s = 0.0
         self.state = State.STOPPED
         self.progress: LoadProgress | None = None
         self.ready: EngineReady | None = None
         self.failure: str | None = None
         self.num_restarts = 0
         self.num_loads = 0
+        self.startup: Startup | None = None  # how long what is resident took to be so
         self.device: str | None = None  # what `auto` came to: a restart must not end on another one
         self.model_path: str | None = None  # another one than the settings'
         self.away_reason: str | None = None  # why it is SLEEPING or YIELDED
@@ -206,9 +209,11 @@ class Supervisor:
 
     # ---- life ------------------------------------------------------------------------------------
 
-    def spawn(self) -> None:
-        """Start the child. May run before there is an event loop: loading overlaps our own imports."""
+    def spawn(self, launch_s: float = 0.0) -> None:
+        """Start the child. May run before there is an event loop: loading overlaps our own imports. `launch_s`: what
+        our own process took to come here."""
         self._set_state(State.LOADING)
+        self._launch_s, self._spawned_at = launch_s, self._clock.now()
         self._child = self._start_child()
 
     def start(self) -> asyncio.Task[None]:
@@ -341,7 +346,7 @@ class Supervisor:
             self._report(message)
             self._set_state(State.LOADING if message.fraction < 1 else State.WARMING)
         elif isinstance(message, EngineReady):
-            self._loaded = message
+            self._loaded, self._loaded_at = message, self._clock.now()
             self.warm_up.begin()
             self._warm()
         else:
@@ -387,10 +392,18 @@ class Supervisor:
         self.ready, self.progress, self.failure, self.away_reason = message, None, None, None
         self.device = message.device
         self.num_loads += 1
+        self.startup = self._measured(message)
+        log.info("resident after %s", self.startup)
         self._set_state(State.RESIDENT)
         unsent, self._unsent = self._unsent, {}
         for request in unsent.values():
             self.send(request)
+
+    def _measured(self, message: EngineReady) -> Startup:
+        now = self._clock.now()
+        launch = {"launch": self._launch_s} if self._launch_s else {}
+        pins = {"pins": now - self._loaded_at}
+        return Startup(self._launch_s + now - self._spawned_at, launch | message.parts_s | pins)
 
     async def _after_death(self, last_words: EngineFailed | None, exit_code: int) -> None:
         """Give up, or finish draining, or go on with a new child."""

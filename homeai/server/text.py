@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,6 +32,8 @@ from homeai.server.volatile import Rule, steadied
 T = TypeVar("T")
 
 INLINE_CHARS = 2048  # tokenised in less time than a thread takes to answer
+LONG_CHARS = 131_072  # more than that waits for its like, and nobody else for it
+MAX_CHARS = 1_000_000  # of what is only tokenised or rendered, however long a prompt may be
 TWO_QUESTIONS = ("Hello", "7")  # that begin differently
 
 
@@ -41,6 +44,7 @@ class Text:
         self._vocabulary = vocabulary
         self._renderer = renderer
         self._threads = ThreadPoolExecutor(2, "tokenize")
+        self._long_texts = ThreadPoolExecutor(1, "tokenize-long")
         self._chat_piece = vocabulary.piece_with(renderer.reply_format.markers)
         self.name = config.model.name or name
         self.aliases = config.model.aliases
@@ -48,16 +52,20 @@ class Text:
         self.max_model_len = longest_request(
             scheduler.max_model_len, vocabulary.n_ctx_train, scheduler.cells_per_request
         )
+        self.load_s = 0.0  # what reading it took
         self.n_ctx_train = vocabulary.n_ctx_train
         self.num_vocab_tokens = vocabulary.num_tokens
 
     @classmethod
     def load(cls, path: Path, config: Config) -> Text:
         """Reads the vocabulary of the model at `path`. Takes some 0.4 s; raises `ModelLoadError`, `ConfigError`."""
+        started_at = time.monotonic()
         vocabulary = Vocabulary.load(path)
         template = config.model.chat_template
         source = _read_template(template) if template else vocabulary.chat_template
-        return cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
+        text = cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
+        text.load_s = time.monotonic() - started_at
+        return text
 
     @property
     def notes(self) -> list[str]:
@@ -171,10 +179,20 @@ class Text:
     async def tokenize(
         self, parts: Sequence[str | int], *, add_special: bool, parse_special: bool = True, param: str
     ) -> list[int]:
-        """Texts and token ids put together, however long. Raises `InvalidRequest` for a token that does not exist."""
+        """Texts and token ids put together, longer than a prompt too.
+
+        Raises `InvalidRequest` for more than `MAX_CHARS`, and for a token that does not exist.
+        """
+        _check_chars(_num_chars(parts), param=param)
         self._check_vocabulary([part for part in parts if isinstance(part, int)], param=param)
         encode = partial(self._vocabulary.encode_parts, parts, add_special=add_special, parse_special=parse_special)
         return await self.run(_num_chars(parts), encode)
+
+    async def tokenize_each(self, texts: Sequence[str], *, param: str) -> list[list[int]]:
+        """Texts, each by itself. Raises `InvalidRequest` for more than `MAX_CHARS`."""
+        _check_chars(_num_chars(texts), param=param)
+        encode = partial(self._vocabulary.encode_parts, add_special=False, parse_special=False)
+        return await self.run(_num_chars(texts), lambda: [encode([text]) for text in texts])
 
     def detokenize(self, token_ids: Iterable[int]) -> str:
         """Their text, control tokens and all. Raises `InvalidRequest` for a token that does not exist."""
@@ -187,8 +205,9 @@ class Text:
         return self._vocabulary.shown(token_id)
 
     async def render_chat(self, chat: Chat) -> str:
-        """The prompt of a chat as text."""
-        size = sum(message.num_chars for message in chat.messages)
+        """The prompt of a chat as text. Raises `InvalidRequest` for more than `MAX_CHARS`."""
+        size = sum(message.num_chars for message in chat.messages) + sum(tool.num_chars for tool in chat.tools)
+        _check_chars(size, param="messages")
         return await self.run(size, lambda: self._renderer.render(chat).text.replace(BREAK, ""))
 
     def encode_system(self, system: str, rules: Sequence[Rule]) -> list[int]:
@@ -224,12 +243,17 @@ class Text:
     def parser(self, chat: Chat, *, begins_in_reasoning: bool) -> AnswerParser:
         """Of one answer to `chat`."""
         tools = chat.tools if chat.tool_choice.mode != "none" else ()
-        return AnswerParser(self.reply_format, tools, begins_in_reasoning=begins_in_reasoning)
+        return AnswerParser(
+            self.reply_format,
+            tools,
+            begins_in_reasoning=begins_in_reasoning,
+            hides_reasoning=chat.thinks is False,
+        )
 
     async def grammar_for(self, chat: Chat, notes: list[str], *, begins_in_reasoning: bool) -> Grammar | None:
         """What an answer to `chat` must follow. Raises `InvalidRequest`; `notes` gets what was relaxed."""
         return await self.run(
-            sum(tool.num_chars for tool in chat.tools) + INLINE_CHARS * (chat.answer_format is not None),
+            sum(tool.num_chars for tool in chat.tools) + (chat.answer_format.num_chars if chat.answer_format else 0),
             lambda: grammar_for(
                 chat,
                 self.reply_format,
@@ -241,7 +265,7 @@ class Text:
 
     async def grammar_of_answer(self, answer: AnswerFormat, notes: list[str]) -> Grammar:
         """What a completion must follow. Raises `InvalidRequest`."""
-        return await self.run(INLINE_CHARS + 1, lambda: grammar_of_answer(answer, notes))
+        return await self.run(answer.num_chars, lambda: grammar_of_answer(answer, notes))
 
     def is_end(self, token_id: int) -> bool:
         return token_id in self._vocabulary.end_token_ids
@@ -301,14 +325,20 @@ class Text:
         return token_ids
 
     async def run(self, size: int, encode: Callable[[], T]) -> T:
-        """What takes long for `size` characters in a thread."""
+        """What takes long for `size` characters in a thread; what takes very long in one of its own."""
         if size <= INLINE_CHARS:
             return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+        threads = self._threads if size <= LONG_CHARS else self._long_texts
+        return await asyncio.get_running_loop().run_in_executor(threads, encode)
 
 
 def _num_chars(parts: Iterable[str | int]) -> int:
     return sum(len(part) if isinstance(part, str) else 1 for part in parts)
+
+
+def _check_chars(num_chars: int, *, param: str) -> None:
+    if num_chars > MAX_CHARS:
+        raise InvalidRequest(f"{param} has {num_chars} characters > {MAX_CHARS} maximum", param=param)
 
 
 def _settled(token_ids: list[int]) -> list[int]:

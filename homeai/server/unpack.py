@@ -9,6 +9,7 @@ import zstandard
 
 from homeai.errors import BodyTooLarge, InvalidRequest
 
+MAX_MEMBERS: Final = 256  # of a gzip body; each costs a copy of what follows it
 GZIP: Final = 16 + zlib.MAX_WBITS  # with a gzip header and checksum
 MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024  # of zstd's memory, whatever a frame asks for
 
@@ -17,7 +18,7 @@ def unpack_gzip(packed: bytes, max_bytes: int) -> bytes:
     """One or several members. Raises `BodyTooLarge` when `max_bytes` are exceeded, `InvalidRequest` for other data."""
     parts: list[bytes] = []
     room = max_bytes + 1
-    while True:
+    for _ in range(MAX_MEMBERS):
         member = zlib.decompressobj(GZIP)
         try:
             parts.append(member.decompress(packed, room))
@@ -31,6 +32,7 @@ def unpack_gzip(packed: bytes, max_bytes: int) -> bytes:
         if not member.unused_data:
             return b"".join(parts)
         packed = member.unused_data
+    raise InvalidRequest(f"the request body has too many gzip members: more than {MAX_MEMBERS} maximum")
 
 
 def unpack_zstd(packed: bytes, max_bytes: int) -> bytes:

@@ -21,6 +21,9 @@ from homeai.errors import GrammarFailed
 from homeai.request import FinishReason, Grammar, Request, SamplingParams
 from homeai.sampling.grammar import Allowed, GrammarState
 from homeai.scheduling.plan import KVOp, KVOpKind
+from homeai.server.conversation import Chat, Tool, ToolChoice
+from homeai.server.families import known
+from homeai.server.grammars import grammar_for
 from homeai.server.schemas import enforceable, grammar_of
 from tests.backends.factories import Driver, encode
 from tests.backends.test_llamacpp_runner import DELTA, gaps
@@ -179,6 +182,20 @@ def test_answer_may_run_out_of_tokens(house: House) -> None:
     house.finish()
     assert house.ended["cut"] is FinishReason.LENGTH
     assert len(house.tokens["cut"]) == 5
+
+
+def test_largest_schemas_that_are_taken_are_followed(house: House) -> None:
+    """G9: with one optional property more they are refused before they queue."""
+    properties = {f"p{i}": {"type": "string", "maxLength": 3} for i in range(450)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": True}
+    house.add("json", json_grammar(schema), max_tokens=24)
+    tools = (Tool("f", parameters=schema),)
+    for family in (known.QWEN_CODER, known.GEMMA):
+        chat = Chat(messages=[], tools=tools, tool_choice=ToolChoice("required"))
+        grammar = grammar_for(chat, family, begins_in_reasoning=False, marker_id=lambda _: None, notes=[])
+        house.add(family.name, grammar, max_tokens=24)
+    house.finish()
+    assert not house.failed
 
 
 # ---- ends -------------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
 
+from tests.blackbox.apis import APIS
 from tests.daemon import Daemon, eventually_async
 from tests.streaming import CHAT, COMPLETIONS, Stream, document, exactly
 
@@ -56,6 +58,25 @@ async def test_no_answer_holds_another_ones_text(daemon: Daemon, num_clients: in
             words = (await stream.ended()).text.split()
             assert words.count(marker) >= 12
             assert set(words).isdisjoint(set(MARKERS) - {marker})
+
+
+async def test_two_hundred_at_once_over_all_apis_each_get_their_own_number_h19(
+    start_daemon: Callable[..., Daemon],
+) -> None:
+    """Each prompt repeats a number of its own, and greedy decoding goes on with it; half of them are streamed."""
+    daemon = start_daemon("classes.interactive.max_waiting=200", "classes.interactive.queue_timeout_s=600")
+    numbers = [str(1000 + 37 * i) for i in range(200)]
+    apis = [api for api in APIS.values() if api.path != "/v1/responses"]  # it has no text that goes on
+
+    async def answer(client: httpx.AsyncClient, i: int) -> str:
+        api = apis[i % len(apis)]
+        body = api.body(" ".join([numbers[i]] * 12), 15, stream=i % 4 < 2)
+        return api.said(await client.post(api.path, json=body)).text
+
+    async with daemon.async_client() as client:
+        texts = await asyncio.gather(*(answer(client, i) for i in range(200)))
+    for number, text in zip(numbers, texts, strict=True):
+        assert set(re.findall(r"\d{4}", text)) & set(numbers) == {number}, text
 
 
 async def test_identical_greedy_prompts_all_get_whole_answers(daemon: Daemon) -> None:

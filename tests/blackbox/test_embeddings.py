@@ -254,6 +254,15 @@ def test_a_model_of_its_own(start_daemon: Callable[..., Daemon], model_path: Pat
     assert vectors(response).shape == (1, 640)
 
 
+def test_a_model_of_any_name_can_be_said_in_the_notes(start_daemon: Callable[..., Daemon]) -> None:
+    """A header has no letters but Latin ones."""
+    daemon = start_daemon("model.name=щёчки", "model.num_threads=1")
+    for path, field in (("/v1/embeddings", "input"), ("/api/embed", "input"), ("/api/embeddings", "prompt")):
+        response = embed(daemon, path, model="щёчки", **{field: "a"})
+        assert response.status_code == 200
+        assert "come from ?????, pooling mean" in response.headers["x-homeai-notes"]
+
+
 def test_a_file_that_is_no_model_is_said(start_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"no model")
     daemon = start_daemon(f"embeddings.model={tmp_path / 'bad.gguf'}", "model.num_threads=1")

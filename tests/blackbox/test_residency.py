@@ -183,6 +183,7 @@ def test_a14_looking_neither_wakes_it_nor_keeps_it(asleep: Daemon) -> None:
     for path in READINGS:
         httpx.get(f"{asleep.url}{path}")
     assert asleep.status()["state"] == "sleeping"
+    assert httpx.get(f"{asleep.url}/props").json()["is_sleeping"] is True
     ask(asleep, **exactly(2))
 
     def look() -> bool:

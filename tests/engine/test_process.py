@@ -129,6 +129,9 @@ def test_load_is_reported_to_its_end(start_child: Callable[[], Child], model_pat
     assert isinstance(ready, EngineReady)
     assert (ready.device, ready.num_kv_cells, ready.max_model_len) == ("cpu", 2048, 2048)
     assert min(ready.model_bytes, ready.kv_bytes, ready.load_s) > 0
+    assert list(ready.parts_s) == ["imports", "weights", "context", "warm-up"]
+    assert min(ready.parts_s.values()) > 0
+    assert sum(ready.parts_s.values()) - ready.parts_s["imports"] <= ready.load_s
 
 
 def test_tokens_come_step_by_step_and_then_the_end(resident: Child) -> None:

@@ -96,6 +96,7 @@ class FakeText:
 
     name = "gemma"
     max_model_len = 8192
+    load_s = 0.25
     notes = ("a note",)
     template_kind = "chat template"
 

@@ -253,3 +253,10 @@ async def test_a_file_that_cannot_be_read_is_said_and_looked_at_again(
         await house.embed("a")
     (tmp_path / "none.gguf").symlink_to(model_path)
     assert await house.embed("a")
+
+
+async def test_a_clients_own_limit_holds_for_each_input(house: House) -> None:
+    assert len(await house.embed([5] * 4, [6] * 4, max_tokens=4)) == 2
+    with pytest.raises(PromptTooLong, match="5 tokens > 4 maximum") as caught:
+        await house.embed([5], [6] * 5, max_tokens=4)
+    assert caught.value.param == "input[1]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from homeai.server.conversation import AnswerFormat, Chat, Tool, ToolChoice
 from homeai.server.families import known
 from homeai.server.families.syntax import CallSyntax, ReplyFormat
 from homeai.server.grammars import MAX_CALLS, grammar_for, grammar_of_answer
+from tests.server.families.reading import read
 from tests.server.writing import accepts, written
 
 WEATHER = Tool(
@@ -200,6 +202,194 @@ def test_arguments_that_are_no_json_keep_to_their_schema(family: ReplyFormat) ->
         assert not accepts(source, calls(family.calls, ("f", bad))), bad
 
 
+UNQUOTED = [known.QWEN_CODER, known.GLM, known.GEMMA, known.FUNCTION_GEMMA]
+WHOLE: dict[str, Any] = {"type": "object", "additionalProperties": False}
+
+
+def forced(family: ReplyFormat, schema: Any) -> str:
+    """For one call of a tool f with such parameters."""
+    tool = Tool("f", parameters=schema, path="tools[4]")
+    return grammar(
+        family, tools=(tool,), tool_choice=ToolChoice("required"), parallel_tool_calls=False, begun=False
+    ).source
+
+
+def argument(**words: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": words}, "required": ["a"]}
+
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+KEPT: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "optional number": (argument(anyOf=[{"type": "integer"}, {"type": "null"}]), [3, None], ["x", True, [1]]),
+    "optional text": (argument(anyOf=[{"type": "string", "maxLength": 3}, {"type": "null"}]), ["ab", None], ["abcd"]),
+    "oneOf": (argument(oneOf=[{"type": "boolean"}, POINT]), [True, {"x": 1}], [1, {"x": "y"}, {}]),
+    "allOf": (argument(allOf=[{"type": "integer"}, {"minimum": 5}]), [5, 7], [4, "x"]),
+    "allOf of texts": (
+        argument(allOf=[{"type": "string", "minLength": 2}, {"pattern": "^a"}, {"maxLength": 3}]),
+        ["ab", "abc"],
+        ["a", "ba", "abcd"],
+    ),
+    "allOf of objects": (
+        argument(allOf=[POINT, {"type": "object", "properties": {"y": {"type": "null"}}, "required": ["y"]}]),
+        [{"x": 1, "y": None}],
+        [{"x": 1}, {"y": None}],
+    ),
+    "ref beside a word": (
+        argument(**{"$ref": "#/$defs/n", "minimum": 5}) | {"$defs": {"n": {"type": "integer"}}},
+        [5],
+        [4, "x"],
+    ),
+    "text or bounded number": (
+        argument(anyOf=[{"type": "string"}, {"type": "integer", "minimum": 5, "maximum": 7}]),
+        ["all", 6],
+        [8],
+    ),
+    "maxLength beside a pattern": (
+        argument(type="string", pattern="^[a-z]+$", maxLength=3),
+        ["abc", "a"],
+        ["abcd", "A"],
+    ),
+    "pattern with alternatives": (argument(type="string", pattern="^ab$|c"), ["ab", "xcx"], ["abx", "x"]),
+    "choice within a pattern": (argument(enum=["ab", "ba"], type="string", pattern="^a"), ["ab"], ["ba", "a"]),
+    "choice of a type": (argument(type="string", enum=["a", None]), ["a"], [None]),
+    "tuple": (
+        argument(type="array", prefixItems=[{"type": "integer"}, {"type": "null"}], items=False, minItems=1),
+        [[1], [1, None]],
+        [[], ["a"], [1, 2], [1, None, 3]],
+    ),
+    "counted": (
+        argument(type="object", minProperties=1, maxProperties=2),
+        [{"x": 1}, {"x": 1, "y": [True]}],
+        [{}, {"x": 1, "y": 2, "z": 3}],
+    ),
+    "patterned": (
+        argument(type="object", patternProperties={"^x": {"type": "integer"}}, additionalProperties=False),
+        [{}, {"x1": 1}],
+        [{"y": 1}, {"x1": "a"}],
+    ),
+    "others of a type": (
+        argument(type="object", properties={"n": {"type": "null"}}, additionalProperties={"type": "integer"}),
+        [{"n": None, "nn": 1}],
+        [{"n": 1}, {"nn": None}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("family", UNQUOTED, ids=lambda family: family.name)
+def test_what_a_schema_says_is_kept_where_strings_are_unquoted(family: ReplyFormat, name: str) -> None:
+    """G9: nothing is dropped, and what the grammar lets through is read back as what fits."""
+    schema, good, bad = KEPT[name]
+    source, tool = forced(family, schema), Tool("f", parameters=schema)
+    for value in good:
+        assert accepts(source, text := calls(family.calls, ("f", {"a": value}))), value
+        assert read(family, text, [tool]).decoded == [("f", {"a": value})]
+    for value in bad:
+        assert not accepts(source, calls(family.calls, ("f", {"a": value}))), value
+    for seed in range(12):
+        if (text := written(source, seed)) is not None:
+            ((_, arguments),) = read(family, text, [tool]).decoded
+            jsonschema.validate(arguments, schema)
+
+
+AT_THE_TOP: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "anyOf": ({"anyOf": [POINT, argument(type="null")]}, [{"x": 1}, {"a": None}], [{}, {"x": "b"}, {"a": 1}]),
+    "allOf": ({"allOf": [POINT, argument(type="null")]}, [{"x": 1, "a": None}], [{"x": 1}, {"a": None}]),
+    "ref": ({"$ref": "#/$defs/p", "$defs": {"p": POINT}}, [{"x": 1}], [{}, {"x": "b"}, {"y": 1}]),
+    "patterned": (
+        {**WHOLE, "patternProperties": {"^x": {"type": "integer"}, "^y": {"type": "string"}}},
+        [{}, {"x1": 1, "y": "b"}],
+        [{"z": 1}, {"x1": "a"}],
+    ),
+    "counted": (
+        {"type": "object", "minProperties": 1, "maxProperties": 2},
+        [{"x": "1"}],
+        [{}, dict.fromkeys("abc", "")],
+    ),
+    "required alone": ({"type": "object", "required": ["a"]}, [{"a": "1"}, {"a": "1", "b": "2"}], [{}, {"b": "1"}]),
+    "others beside": (
+        argument(type="integer") | {"additionalProperties": {"type": "string"}},
+        [{"a": 1}, {"a": 1, "ab": "x", "b": "7"}],
+        [{"a": "x"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_TOP)
+@pytest.mark.parametrize("family", UNQUOTED, ids=lambda family: family.name)
+def test_what_is_said_of_all_arguments_is_kept_where_they_are_unquoted(family: ReplyFormat, name: str) -> None:
+    """G9"""
+    schema, good, bad = AT_THE_TOP[name]
+    source, tool = forced(family, schema), Tool("f", parameters=schema)
+    for arguments in good:
+        assert accepts(source, text := calls(family.calls, ("f", arguments))), arguments
+        assert read(family, text, [tool]).decoded == [("f", arguments)]
+    for arguments in bad:
+        assert not accepts(source, calls(family.calls, ("f", arguments))), arguments
+
+
+@pytest.mark.parametrize("name", ["pattern", "names"])
+@pytest.mark.parametrize("family", [known.QWEN_CODER, known.GEMMA], ids=lambda family: family.name)
+def test_what_cannot_be_written_unquoted_is_refused_by_its_place(family: ReplyFormat, name: str) -> None:
+    """G9"""
+    schema, place = {
+        "pattern": (argument(type="string", pattern="(^a|b)"), r"\$\.properties\.a\.pattern"),
+        "names": (
+            {**WHOLE, "properties": {"x": {}}, "patternProperties": {"^a": {"type": "integer"}}},
+            r"\$\.patternProperties",
+        ),
+    }[name]
+    with pytest.raises(Unsupported, match=rf"tool 'f': the schema of tools\[4\], {place}: ") as info:
+        forced(family, schema)
+    assert info.value.param == "tools[4]"
+
+
+def test_lists_that_gemma_cannot_write_are_refused() -> None:
+    """G9"""
+    schema = argument(type="array", allOf=[{"prefixItems": [{"type": "integer"}]}, {"items": {"type": "integer"}}])
+    with pytest.raises(Unsupported, match=r"tool 'f': .*\$\.properties\.a\.prefixItems: "):
+        forced(known.GEMMA, schema)
+    assert accepts(forced(known.QWEN_CODER, schema), calls(known.QWEN_CODER.calls, ("f", {"a": [1]})))
+
+
+@pytest.mark.parametrize("words", [{}, {"pattern": "a"}, {"maxLength": 40}, {"enum": ["x"]}], ids=str)
+@pytest.mark.parametrize("family", UNQUOTED, ids=lambda family: family.name)
+def test_text_does_not_hold_the_mark_of_its_end(family: ReplyFormat, words: dict[str, Any]) -> None:
+    """It would be read as the end."""
+    mark = (family.calls.after_value if family.calls.arguments == "xml" else family.calls.quote).strip()
+    source = forced(family, argument(type="string", **words))
+    assert accepts(source, calls(family.calls, ("f", {"a": words.get("enum", ["an a"])[0]})))
+    assert not accepts(source, calls(family.calls, ("f", {"a": f"a{mark}b"})))
+    with pytest.raises(Unsupported, match="holds"):
+        forced(family, argument(enum=[f"a{mark}b"]))
+
+
+@pytest.mark.parametrize("family", [known.GEMMA, known.FUNCTION_GEMMA], ids=lambda family: family.name)
+def test_names_with_blanks_are_read_back(family: ReplyFormat) -> None:
+    schema = {"type": "object", "properties": {"due date": {"type": "integer"}, "who [x]": {"type": "string"}}}
+    arguments = {"due date": 3, "who [x]": "a: b, c"}
+    text = calls(family.calls, ("f", arguments))
+    assert accepts(forced(family, schema), text)
+    assert read(family, text, [Tool("f", parameters=schema)]).decoded == [("f", arguments)]
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a{", "a}", " a", "a ", ""])
+def test_names_that_gemma_cannot_write_are_refused(name: str) -> None:
+    nested = {"type": "object", "properties": {"in": {"type": "object", "properties": {name: {}}}}}
+    with pytest.raises(Unsupported, match=r"tool 'f': the schema of tools\[4\], \$\.properties\.in\.properties\."):
+        forced(known.GEMMA, nested)
+
+
+@pytest.mark.parametrize("family", [known.HERMES, *UNQUOTED], ids=lambda family: family.name)
+def test_most_optional_properties_that_are_taken_can_be_written(family: ReplyFormat) -> None:
+    """G9"""
+    for others in (False, True):
+        properties = {f"p{i}": {"type": "string"} for i in range(450)}
+        source = forced(family, {"type": "object", "properties": properties, "additionalProperties": others})
+        assert accepts(source, calls(family.calls, ("f", {"p7": "x", "p449": "y"})))
+        assert accepts(source, calls(family.calls, ("f", {})))
+
+
 @pytest.mark.parametrize("family", [known.QWEN_CODER, known.GEMMA], ids=lambda family: family.name)
 def test_what_cannot_be_kept_in_unquoted_text_is_said(family: ReplyFormat) -> None:
     notes: list[str] = []
@@ -355,8 +545,10 @@ def test_own_grammar_is_gbnf_or_lark(text: str) -> None:
         'start: "a\0"',
         'start: "\ud800"',
         'root ::= "\ud800"',
+        "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(600)) + 'r600 ::= "x"',
+        'root ::= "' + "a" * 20_000 + '"',
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_own_grammar_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as info:
@@ -364,3 +556,11 @@ def test_own_grammar_that_is_none_is_refused(text: str) -> None:
     assert info.value.param == "grammar"
     assert info.value.message.startswith("grammar: ")
     assert len(info.value.message) < 500
+
+
+def test_line_feeds_cost_no_time() -> None:
+    """(The bound is for a machine at work on other things too: it was 50 times as much.)"""
+    started_at = time.process_time()
+    with contextlib.suppress(InvalidRequest):
+        grammar_of_answer(AnswerFormat(grammar="\n" * 60_000, path="grammar"), [])
+    assert time.process_time() - started_at < 1.0

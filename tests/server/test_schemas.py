@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -308,12 +309,33 @@ def test_deepest_schema_that_is_taken_works() -> None:
     assert accepts(grammar(nested(48, "items")), "[" * 48 + "7" + "]" * 48)
 
 
+def escapes(name: str) -> list[str]:
+    """All ways to write it with some of its letters as percent escapes."""
+    ways = itertools.product(*((letter, f"%{ord(letter):x}") for letter in name))
+    return ["".join(way) for way in ways]
+
+
 LARGE = {
     "properties": {"type": "object", "properties": {f"p{i}": text() for i in range(5_001)}},
-    "optional properties": {"type": "object", "properties": {f"p{i}": text() for i in range(1_001)}},
-    "values": {"enum": list(range(10_001))},
-    "pattern": text(pattern="a" * 5_000),
-    "all of many": {"allOf": [{"anyOf": [text(pattern=f"^{i}{j}") for j in range(30)]} for i in range(30)]},
+    "optional properties": {"type": "object", "properties": {f"p{i}": text() for i in range(451)}},
+    "optional properties in a choice": {
+        "anyOf": [{"type": "object", "properties": {f"p{i}{j}": text() for i in range(200)}} for j in range(3)]
+    },
+    "optional properties beside a choice": {
+        "type": "object",
+        "properties": {f"p{i}": text() for i in range(100)},
+        "anyOf": [object_of(**{f"c{j}": text()}) for j in range(5)],
+    },
+    "optional properties behind references": {
+        "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+        "$defs": {
+            name: {"allOf": [{"type": "object", "properties": {f"{name}{i}": text() for i in range(300)}}]}
+            for name in "ab"
+        },
+    },
+    "alternatives": {"anyOf": [object_of(**{f"c{j}": text()}) for j in range(1_901)]},
+    "required": {"type": "object", "required": [f"p{i}" for i in range(10_001)]},
+    "types": {"type": ["string"] * 10_001},
 }
 
 
@@ -323,6 +345,25 @@ def test_large_schema_is_refused_at_once(name: str) -> None:
     started_at = time.process_time()
     refusal(LARGE[name])
     assert time.process_time() - started_at < 2.0
+
+
+def test_reference_is_one_however_it_is_spelled() -> None:
+    """So that no spelling multiplies the work."""
+    ways = [{"$ref": f"#/$defs/{name}"} for name in escapes("abc")]
+    node = enforceable({"anyOf": ways, "$defs": {"abc": {"enum": [1]}}}, param=PARAM, notes=[])
+    assert isinstance(node, dict)
+    assert node["$defs"] == {"d0": {"enum": [1]}}
+
+
+@pytest.mark.parametrize("others", [None, True])
+def test_most_optional_properties_that_are_taken_can_be_written(others: bool | None) -> None:
+    """G9: the engine follows 2,000 places at once."""
+    largest = {"type": "object", "properties": {f"p{i}": text() for i in range(450)}, "additionalProperties": others}
+    half = [{"type": "object", "properties": {f"{name}{i}": text() for i in range(224)}} for name in "ab"]
+    for schema in (largest, {"anyOf": half}, {"type": "array", "items": {"anyOf": half}}):
+        source = grammar(schema)
+        for seed in range(3):
+            written(source, seed)
 
 
 def test_references_that_multiply_cost_no_time() -> None:

@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady
+from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotReady, QuotaExceeded
 from homeai.keys import KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
 from homeai.server.ask import Ask
+from homeai.server.conversation import Chat, ChatMessage
+from homeai.server.embeddings import Embedded
 from homeai.server.service import SEEDS, Arrival, Caller, Service
 from homeai.server.sources import Identity
 from homeai.server.supervisor import State
@@ -257,3 +260,73 @@ def test_voice_does_not_think_unless_its_source_does(
     keys: KeyStore, source: str, fairness_class: str, thinks: bool | None
 ) -> None:
     assert make_service(keys, SOURCES)._thinks(Identity(source, fairness_class)) is thinks
+
+
+# ---- vectors -------------------------------------------------------------------------------------------
+
+
+class FakeEmbeddings:
+    """Counts a token for each character, and makes no vectors."""
+
+    def __init__(self) -> None:
+        self.max_tokens: list[int | None] = []
+
+    async def embed(self, text: object, inputs: list[str], *, max_tokens: int | None, **_: object) -> Embedded:
+        self.max_tokens.append(max_tokens)
+        return Embedded("small", [], sum(map(len, inputs)), ["a note"])
+
+
+@pytest.fixture
+def embedding(keys: KeyStore) -> Service:
+    service = make_service(keys, ledger=FakeLedger())
+    service.embeddings = cast(Any, FakeEmbeddings())
+    become_resident(service)
+    service.open(cast(Any, FakeText()))
+    return service
+
+
+async def test_vectors_use_up_the_tokens_of_a_key(embedding: Service, keys: KeyStore) -> None:
+    caller = Caller(LAN, keys.add("tablet", tokens_per_day=10, max_context=8), None)
+    for _ in range(2):
+        with embedding.arriving("/v1/embeddings", caller) as arrival:
+            await embedding.embed(arrival, ["12345"])
+    with pytest.raises(QuotaExceeded, match="10 of 10"), embedding.arriving("/v1/embeddings", caller) as arrival:
+        await embedding.embed(arrival, ["1"])
+    assert cast(Any, embedding.embeddings).max_tokens == [8, 8]
+
+
+async def test_vectors_are_written_down_with_who_asked(embedding: Service) -> None:
+    caller = Caller(LOOPBACK, None, None, request_id="abc", client_request_id="theirs")
+    with embedding.arriving("/v1/embeddings", caller) as arrival:
+        embedding.name_user(arrival, "anna")
+        await embedding.embed(arrival, ["12345", "678"])
+    (row,) = cast(Any, embedding.books)._ledger.rows
+    assert (row.request_id, row.client_request_id, row.api, row.source) == ("abc", "theirs", "/v1/embeddings", "anna")
+    assert (row.model, row.num_prompt_tokens, row.num_output_tokens, row.status) == ("small", 8, 0, 200)
+    assert embedding.books.totals.finished == 1
+
+
+# ---- counting ------------------------------------------------------------------------------------------
+
+
+class ThinkingText(FakeText):
+    """Remembers of what it counted the tokens."""
+
+    can_think = True
+    chat: Chat | None = None
+
+    async def encode_chat(self, chat: Chat) -> list[int]:
+        self.chat = chat
+        return [5]
+
+
+@pytest.mark.parametrize(("asked", "thinks"), [(None, True), (False, False)])
+async def test_prompt_that_is_counted_is_that_of_the_chat(keys: KeyStore, asked: bool | None, thinks: bool) -> None:
+    """The settings of its source say whether it reasons."""
+    service, text = make_service(keys, SOURCES), ThinkingText()
+    become_resident(service)
+    service.open(cast(Any, text))
+    with service.arriving("/v1/messages/count_tokens", Caller(LOOPBACK, None, "thinker")) as arrival:
+        await service.count_tokens(arrival, Chat(messages=[ChatMessage("user", "a")], thinks=asked), None)
+    assert text.chat is not None
+    assert text.chat.thinks is thinks

@@ -13,10 +13,11 @@ from homeai.keys import KeyStore
 from homeai.messages import LoadProgress, Progress
 from homeai.request import WaitReason
 from homeai.server.service import Service
+from homeai.server.startup import Startup
 from homeai.server.status import MAX_REQUESTS, snapshot
 from homeai.server.supervisor import State
 from homeai.server.warmup import Pin
-from homeai.status import GPUStatus, KVStatus, Status
+from homeai.status import GPUStatus, KVStatus, StartupStatus, Status
 from tests.server.fakes import READY, STATS, FakeText, finished, make_add, make_service, output, step
 
 
@@ -61,6 +62,13 @@ def test_resident_model_is_described(service: Service) -> None:
     model = status.model
     assert (model.name, model.device, model.max_model_len, model.load_s) == ("gemma", "cpu", 8192, 0.5)
     assert model.template == "chat template"
+
+
+def test_parts_of_the_last_load_are_told(service: Service) -> None:
+    assert snapshot(service).startup is None
+    become_resident(service)
+    service.supervisor.startup = Startup(1.5, {"imports": 0.5, "weights": 1.0})
+    assert snapshot(service).startup == StartupStatus(1.5, {"imports": 0.5, "weights": 1.0}, FakeText.load_s)
 
 
 def test_memory_is_that_of_both_processes_and_the_machine(service: Service) -> None:

@@ -108,6 +108,27 @@ async def test_load_is_followed_to_residency(house: House) -> None:
     assert house.states == [State.LOADING, State.WARMING, State.RESIDENT]
 
 
+async def test_parts_of_a_load_are_timed_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    """The launch counts for the first child only, and what a part took is for the engine to say."""
+    house = House()
+    with caplog.at_level("INFO", "homeai.supervisor"):
+        house.supervisor.spawn(launch_s=0.25)
+        house.clock.advance(1.5)
+        house.supervisor.start()
+        house.child.say(msgspec.structs.replace(READY, parts_s={"imports": 0.5, "weights": 0.75}))
+        await house.reach(State.RESIDENT)
+    startup = house.supervisor.startup
+    assert startup.total_s == 1.75
+    assert startup.parts_s == {"launch": 0.25, "imports": 0.5, "weights": 0.75, "pins": 0.0}
+    assert "resident after 1.8 s: launch 0.2, imports 0.5, weights 0.8, pins 0.0" in caplog.text
+    await house.lose_child()
+    await until(lambda: len(house.children) == 2)
+    house.clock.advance(2.0)
+    await house.become_resident()
+    assert (house.supervisor.startup.total_s, "launch" in house.supervisor.startup.parts_s) == (2.0, False)
+    await house.supervisor.stop()
+
+
 async def test_all_callers_join_one_load(house: House) -> None:
     waiting = [asyncio.create_task(house.supervisor.ensure_ready()) for _ in range(3)]
     await asyncio.sleep(0)

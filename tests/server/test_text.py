@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,12 @@ from homeai import config
 from homeai.backends.llamacpp.vocab import Vocabulary
 from homeai.errors import InvalidRequest, PromptTooLong
 from homeai.request import SamplingParams
+from homeai.server import text as text_module
 from homeai.server.ask import Ask
-from homeai.server.conversation import Chat, ChatMessage
+from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
+from homeai.server.parts import Content, Reasoning
 from homeai.server.prompts import PromptRenderer
-from homeai.server.text import Text
+from homeai.server.text import LONG_CHARS, MAX_CHARS, Text
 
 TEMPLATE = "{% for message in messages %}{{ message.content[:10] }}{% endfor %}"
 
@@ -108,3 +113,76 @@ def test_bias_outside_of_the_vocabulary_is_refused(vocabulary: Vocabulary) -> No
             InvalidRequest, match=f"token {token_id}; the vocabulary is 0 to {text.num_vocab_tokens - 1}"
         ):
             text.sampling(Ask(sampling=SamplingParams(logit_bias={token_id: 1.0})), 1)
+
+
+# ---- who waits for whom --------------------------------------------------------------------------------
+
+
+async def test_chat_does_not_wait_for_what_is_very_long(vocabulary: Vocabulary) -> None:
+    text = make_text(vocabulary, max_model_len=8192)
+    may_end = threading.Event()
+    long = [asyncio.create_task(text.run(LONG_CHARS + 1, may_end.wait)) for _ in range(3)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            assert await text.encode_chat(question("word " * 1000))
+        assert not any(task.done() for task in long)
+    finally:
+        may_end.set()
+        await asyncio.gather(*long)
+
+
+async def test_more_than_can_be_tokenised_soon_is_refused_with_both_counts(vocabulary: Vocabulary) -> None:
+    text = make_text(vocabulary)
+    huge = "a" * (MAX_CHARS + 1)
+    message = f"has {MAX_CHARS + 1} characters > {MAX_CHARS} maximum"
+    with pytest.raises(InvalidRequest, match=f"content {message}") as caught:
+        await text.tokenize([huge], add_special=False, param="content")
+    assert caught.value.param == "content"
+    with pytest.raises(InvalidRequest, match=f"logit_bias {message}"):
+        await text.tokenize_each([huge], param="logit_bias")
+    with pytest.raises(InvalidRequest, match="messages has"):
+        await text.render_chat(question(huge))
+
+
+async def test_texts_are_tokenised_each_by_itself(vocabulary: Vocabulary) -> None:
+    text = make_text(vocabulary)
+    texts = ["Hello", " world", "", "щёчки"]
+    one_by_one = [await text.tokenize([one], add_special=False, parse_special=False, param="x") for one in texts]
+    assert await text.tokenize_each(texts, param="x") == one_by_one
+
+
+# ---- grammars ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_properties", "is_inline"), [(3, True), (300, False)])
+async def test_large_schema_is_read_beside_the_loop(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, num_properties: int, is_inline: bool
+) -> None:
+    text, threads = make_text(vocabulary), set()
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(num_properties)}}
+    answer = AnswerFormat(schema)
+
+    def note_thread(check: Callable[..., object]) -> Callable[..., object]:
+        def noting(*arguments: object, **options: object) -> object:
+            threads.add(threading.current_thread() is threading.main_thread())
+            return check(*arguments, **options)
+
+        return noting
+
+    monkeypatch.setattr(text_module, "grammar_for", note_thread(text_module.grammar_for))
+    monkeypatch.setattr(text_module, "grammar_of_answer", note_thread(text_module.grammar_of_answer))
+    chat = replace(question("Hi"), answer_format=answer)
+    assert await text.grammar_for(chat, [], begins_in_reasoning=False) is not None
+    assert threads == {is_inline}
+    await text.grammar_of_answer(answer, [])
+    assert threads == {is_inline}
+
+
+def test_reasoning_goes_to_whoever_wants_it(vocabulary: Vocabulary) -> None:
+    """Templates of gpt-oss have no switch for it."""
+    text = make_text(vocabulary, "<|channel|><|message|>{{ messages[0].content }}")
+    answer = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+    for thinks, kinds in ((None, [Reasoning, Content]), (True, [Reasoning, Content]), (False, [Content])):
+        parser = text.parser(replace(question("Hi"), thinks=thinks), begins_in_reasoning=False)
+        assert [type(part) for part in parser.push(answer)] == kinds

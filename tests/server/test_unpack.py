@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from homeai.errors import BodyTooLarge, InvalidRequest
-from homeai.server.unpack import unpack_gzip, unpack_zstd
+from homeai.server.unpack import MAX_MEMBERS, unpack_gzip, unpack_zstd
 
 MIB = 2**20
 
@@ -71,3 +71,11 @@ def test_gzip_that_ends_early_is_said_to() -> None:
     for packed in (b"", gzip.compress(b"x" * 500)[:-1]):
         with pytest.raises(InvalidRequest, match="ends early"):
             unpack_gzip(packed, 1000)
+
+
+def test_gzip_in_very_many_members_is_refused() -> None:
+    """Each would copy all that follow it."""
+    member = gzip.compress(b"")
+    assert unpack_gzip(member * MAX_MEMBERS, 1000) == b""
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_MEMBERS} maximum"):
+        unpack_gzip(member * (MAX_MEMBERS + 1), 1000)

@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
+from homeai.server.api.notes import add_note
 from homeai.server.api.openai_fields import Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
@@ -174,6 +175,6 @@ class _Reader:
                 return []
             if kind not in REFUSED:
                 note = f"content of type {kind!r} was left out"
-                self.notes += [] if note in self.notes else [note]
+                add_note(self.notes, note)
                 return []
         raise Unsupported(f"{path}: content of type {kind!r} is not supported here", param=path)

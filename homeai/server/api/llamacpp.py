@@ -23,6 +23,7 @@ from homeai.server.api.respond import Value, respond
 from homeai.server.client import Generation
 from homeai.server.reply import Reply
 from homeai.server.service import Arrival, Service
+from homeai.server.supervisor import AWAY
 from homeai.server.text import Text
 
 NUM_RESERVED = 256  # tokens, for what fills a gap when its client does not say
@@ -108,11 +109,9 @@ def router(service: Service) -> APIRouter:
 
 async def _token_biases(text: Text, biases: Mapping[str, float]) -> dict[int, float]:
     """A text's bias is that of each of its tokens."""
-    of_tokens: dict[int, float] = {}
-    for part, bias in biases.items():
-        token_ids = await text.tokenize([part], add_special=False, parse_special=False, param="logit_bias")
-        of_tokens |= dict.fromkeys(token_ids, bias)
-    return of_tokens
+    lists = await text.tokenize_each(list(biases), param="logit_bias")
+    pairs = zip(lists, biases.values(), strict=True)
+    return {token_id: bias for token_ids, bias in pairs for token_id in token_ids}
 
 
 async def _props(service: Service) -> Value:
@@ -129,7 +128,7 @@ async def _props(service: Service) -> Value:
         "bos_token": text.bos_text,
         "eos_token": text.eos_text,
         "build_info": f"homeai {__version__}",
-        "is_sleeping": False,
+        "is_sleeping": service.supervisor.state in AWAY,
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": True,

@@ -154,7 +154,7 @@ class NativeBody(SamplingBody):
         ]
         | None
     ) = None
-    lora: Annotated[list[object], AfterValidator(_no_adapters), Field(fail_fast=True, max_length=MAX_ENTRIES)] = Field(
+    lora: Annotated[list[object], Field(fail_fast=True, max_length=MAX_ENTRIES), AfterValidator(_no_adapters)] = Field(
         default_factory=list
     )
     post_sampling_probs: Refused = None

@@ -33,7 +33,7 @@ from homeai.server.api.ollama_bodies import (
     VectorsBody,
 )
 from homeai.server.api.ollama_models import running, show, tags
-from homeai.server.api.respond import Value, respond
+from homeai.server.api.respond import Value, noted, respond
 from homeai.server.embeddings import Embedded, Input
 from homeai.server.reply import Reply
 from homeai.server.service import Arrival, Service
@@ -58,7 +58,7 @@ def router(service: Service) -> APIRouter:
             if not body.messages:
                 return await _loaded(request, service, arrival, body, empty_chat(model, _reason(body)))
             reply = await service.chat(arrival, body.chat(), body.ask())
-        answer = ChatAnswer(reply, model, wants_logprobs=body.logprobs, hides_thinking=body.thinks is False)
+        answer = ChatAnswer(reply, model, wants_logprobs=body.logprobs)
         return await respond(request, arrival, reply, answer, stream=body.stream)
 
     @routes.post("/api/generate", openapi_extra=documents(GenerateBody))
@@ -71,7 +71,7 @@ def router(service: Service) -> APIRouter:
             if body.kind == "load":
                 return await _loaded(request, service, arrival, body, empty_text(model, _reason(body)))
             reply = await _generation(service, arrival, text, body)
-        answer = TextAnswer(reply, model, wants_logprobs=body.logprobs, hides_thinking=body.thinks is False)
+        answer = TextAnswer(reply, model, wants_logprobs=body.logprobs)
         return await respond(request, arrival, reply, answer, stream=body.stream)
 
     @routes.post("/api/embed", openapi_extra=documents(EmbedBody))
@@ -81,7 +81,7 @@ def router(service: Service) -> APIRouter:
         with service.arriving("/api/embed", caller_of(request)) as arrival:
             body = await read_body(request, EmbedBody)
             embedded = await _vectors(request, service, arrival, body, body.inputs, body.dimensions or None)
-        return _noted(JSON(embeddings(body.model, embedded, time.monotonic() - started)), arrival)
+        return noted(JSON(embeddings(body.model, embedded, time.monotonic() - started)), arrival)
 
     @routes.post("/api/embeddings", openapi_extra=documents(EmbeddingsBody))
     async def old_embeddings(request: Request) -> Response:
@@ -89,7 +89,7 @@ def router(service: Service) -> APIRouter:
         with service.arriving("/api/embeddings", caller_of(request)) as arrival:
             body = await read_body(request, EmbeddingsBody)
             embedded = await _vectors(request, service, arrival, body, [body.prompt] if body.prompt else [])
-        return _noted(JSON({"embedding": embedded.floats[0] if embedded.vectors else []}), arrival)
+        return noted(JSON({"embedding": embedded.floats[0] if embedded.vectors else []}), arrival)
 
     @routes.head("/api/tags", include_in_schema=False)
     @routes.get("/api/tags")
@@ -181,7 +181,7 @@ async def _loaded(
         service.release(arrival)
     else:
         await unless_gone(request.receive, service.ensure_ready(arrival, body.keep_alive))
-    return _noted(_one(answer, stream=body.stream), arrival)
+    return noted(_one(answer, stream=body.stream), arrival)
 
 
 async def _vectors(
@@ -202,12 +202,6 @@ async def _vectors(
         return await unless_gone(request.receive, work)
     except ModelNotFound:
         raise _not_found(body.model) from None
-
-
-def _noted(response: Response, arrival: Arrival) -> Response:
-    if arrival.notes:
-        response.headers["X-HomeAI-Notes"] = "; ".join(arrival.notes)
-    return response
 
 
 def _reason(body: GenerationBody) -> str:

@@ -81,11 +81,10 @@ class Answer:
     content_type = CONTENT_TYPE
     ping: bytes | None = None
 
-    def __init__(self, reply: Reply, model: str, *, wants_logprobs: bool = False, hides_thinking: bool = False) -> None:
+    def __init__(self, reply: Reply, model: str, *, wants_logprobs: bool = False) -> None:
         self._reply = reply
         self._model = model
         self._wants_logprobs = wants_logprobs
-        self._hides_thinking = hides_thinking
         self._calls: dict[int, Call] = {}  # begun
         self._held: list[SampledToken] = []  # until there is a line to tell them with
         self._reason = FinishReason.STOP
@@ -103,8 +102,7 @@ class Answer:
         (result,) = results
         self._reason = result.finish_reason
         calls = [tool_call(index, call) for index, call in enumerate(result.calls)]
-        thinking = "" if self._hides_thinking else result.reasoning
-        return self._last(self._fields(result.content, thinking, calls), result.tokens)
+        return self._last(self._fields(result.content, result.reasoning, calls), result.tokens)
 
     def _lines(self, piece: Piece) -> Iterable[Value]:
         """At most one: all that the piece brought."""
@@ -117,7 +115,7 @@ class Answer:
                 case Content(text):
                     content += text
                 case Reasoning(text):
-                    thinking += "" if self._hides_thinking else text
+                    thinking += text
                 case CallStart(index, call_id, name):
                     self._calls[index] = Call(call_id, name)
                 case CallArguments(index, text):

@@ -46,8 +46,8 @@ Inputs = Annotated[
 ]
 NoImages = Annotated[
     list[object],
-    AfterValidator(_no_images),
     Field(fail_fast=True, max_length=MAX_ENTRIES, json_schema_extra={"maxItems": 0}),
+    AfterValidator(_no_images),
 ]
 Think = Annotated[bool | str, BeforeValidator(_think, json_schema_input_type=bool | Effort)]
 Format = Annotated[

@@ -16,6 +16,7 @@ from homeai.server.service import Arrival
 
 Value = dict[str, object]
 
+MAX_NOTES_LENGTH = 2000  # of the header: servers in between refuse long ones
 MIN_PING_S = 0.1  # a client may ask for more of them, but not for all that we can send
 
 
@@ -67,7 +68,9 @@ async def respond(
 def noted(response: Response, arrival: Arrival) -> Response:
     """With what was done that the client did not ask for. Notes repeat its words: none of them ends the header."""
     if arrival.notes:
-        text = "; ".join(arrival.notes)
+        text = "; ".join(dict.fromkeys(arrival.notes))
+        if len(text) > MAX_NOTES_LENGTH:
+            text = f"{text[: MAX_NOTES_LENGTH - 3]}..."
         response.headers["X-HomeAI-Notes"] = "".join(char if " " <= char <= "~" else "?" for char in text)
     return response
 

@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
+from homeai.server.api.notes import add_note
 from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.responses_tools import full_name, text_arguments
 from homeai.server.conversation import ChatMessage, ToolCall
@@ -170,7 +171,7 @@ class _Reader:
         if kind in STORED:
             raise Unsupported(f"{path}: {kind!r} is not supported: nothing is stored here", param=path)
         note = f"input items of type {kind!r} were left out"
-        self.notes += [] if note in self.notes else [note]
+        add_note(self.notes, note)
 
 
 def _content(content: str | list[Part], path: str) -> str | list[Mapping[str, object]]:

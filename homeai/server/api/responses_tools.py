@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.choices import check_choice, check_names
+from homeai.server.api.notes import add_note
 from homeai.server.api.openai_fields import Name
 from homeai.server.api.openai_tools import MAX_TOOLS, MODES, ToolName
 from homeai.server.conversation import Tool, ToolChoice
@@ -121,7 +122,7 @@ def _declared(tool: ToolBody, path: str, namespace: str | None, notes: list[str]
                 yield from _declared(inner, f"{path}.tools[{index}]", tool.name, notes)
         case _:
             note = f"tools of type {tool.type!r} were skipped"
-            notes += [] if note in notes else [note]
+            add_note(notes, note)
 
 
 def _explained(tool: ToolBody) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from fastapi import APIRouter
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -97,7 +97,8 @@ def router(service: Service) -> APIRouter:
     @routes.post("/tokenize", openapi_extra=documents(TokenizeBody, PromptTokenizeBody, ChatTokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or a chat."""
-        with service.arriving("/tokenize", caller_of(request)):
+        with service.arriving("/tokenize", caller_of(request)) as arrival:
+            service.check_limits(arrival)
             given = await read_body(request, AnyTokenizeBody)
             if given.messages is not None:
                 return JSON(await _of_chat(await read_body(request, ChatTokenizeBody)))
@@ -110,21 +111,24 @@ def router(service: Service) -> APIRouter:
         token_ids = await text.tokenize(
             body.parts, add_special=body.add_special, parse_special=body.parse_special, param="content"
         )
-        return {"tokens": _with_pieces(text, token_ids) if body.with_pieces else token_ids}
+        if not body.with_pieces:
+            return {"tokens": token_ids}
+        return {"tokens": await text.run(len(token_ids), lambda: _with_pieces(text, token_ids))}
 
     async def _of_prompt(body: PromptTokenizeBody) -> Value:
         text = await service.text_for(body.model)
         token_ids = await text.tokenize([body.prompt], add_special=body.add_special_tokens, param="prompt")
-        return _counted(text, token_ids, shows=body.return_token_strs)
+        return await _counted(text, token_ids, shows=body.return_token_strs)
 
     async def _of_chat(body: ChatTokenizeBody) -> Value:
         text = await service.text_for(body.model)
-        return _counted(text, await text.encode_chat(body.chat()), shows=body.return_token_strs)
+        return await _counted(text, await text.encode_chat(body.chat()), shows=body.return_token_strs)
 
     @routes.post("/detokenize", openapi_extra=documents(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        with service.arriving("/detokenize", caller_of(request)):
+        with service.arriving("/detokenize", caller_of(request)) as arrival:
+            service.check_limits(arrival)
             body = await read_body(request, DetokenizeBody)
             text = await service.text_for(body.model)
             shown = await text.run(len(body.tokens), lambda: text.detokenize(body.tokens))
@@ -133,7 +137,8 @@ def router(service: Service) -> APIRouter:
     @routes.post("/apply-template", openapi_extra=documents(ChatBody))
     async def apply_template(request: Request) -> Response:
         """The prompt that a chat becomes."""
-        with service.arriving("/apply-template", caller_of(request)):
+        with service.arriving("/apply-template", caller_of(request)) as arrival:
+            service.check_limits(arrival)
             body = await read_body(request, ChatBody)
             text = await service.text_for(body.model)
             prompt = await text.render_chat(body.chat())
@@ -142,8 +147,8 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _counted(text: Text, token_ids: list[int], *, shows: bool) -> Value:
-    strings = [text.token_text(token_id) for token_id in token_ids] if shows else None
+async def _counted(text: Text, token_ids: list[int], *, shows: bool) -> Value:
+    strings = await text.run(len(token_ids), lambda: list(map(text.token_text, token_ids))) if shows else None
     return {
         "count": len(token_ids),
         "max_model_len": text.max_model_len,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from homeai.server.conversation import Schema, Tool
+from homeai.server.families.argument_types import ArgumentTypes, kinds_of, refuse_constant, typed
 from homeai.server.families.cursor import Brackets, Cursor, Mismatch, Unfinished, held_length
 from homeai.server.families.syntax import CallSyntax
 
@@ -36,13 +36,9 @@ def arguments_of(syntax: CallSyntax, tool: Tool) -> Arguments:
 def is_object(text: str) -> bool:
     """Whether it is one whole JSON object, by the letter of the standard."""
     try:
-        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+        return isinstance(json.loads(text, parse_constant=refuse_constant), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _escaped(text: str) -> str:
@@ -76,7 +72,7 @@ class XmlArguments:
         self._skips_line_end = syntax.before_value != self._before_value
         self._trims_line_end = syntax.after_value.startswith("\n")
         self._ends = syntax.after_arguments.split()
-        self._types = _Types(parameters)
+        self._types = ArgumentTypes(parameters)
         self._value_types: frozenset[str] | None = None  # None: a key is read
         self._is_begun = False
 
@@ -129,7 +125,7 @@ class XmlArguments:
         if self._trims_line_end:
             value = value.removesuffix("\n")
         types, is_typed, self._value_types = self._value_types or frozenset(), self._is_typed, None
-        return Progress(_typed(value, types) if is_typed else _escaped(value) + _QUOTE, found + len(self._after_value))
+        return Progress(typed(value, types) if is_typed else _escaped(value) + _QUOTE, found + len(self._after_value))
 
 
 _QUOTE: Final = '"'
@@ -139,10 +135,12 @@ class GemmaArguments:
     """`{key:<|"|>text<|"|>,n:3}`: names without quotes, text between marks, else like JSON."""
 
     _BARE: Final = re.compile(r"[^\s,:{}\[\]<]+")
+    _NAME: Final = re.compile(r"[^,:{}]+")
 
     def __init__(self, quote: str) -> None:
         self._quote = quote
-        self._depth = 0
+        self._brackets = ""  # open
+        self._is_key_next = False
         self._is_in_text = False
 
     def read(self, text: str) -> Progress:
@@ -167,16 +165,19 @@ class GemmaArguments:
             return Progress("", at)
         symbol = text[at]
         if symbol in "{[" or symbol in "}]":
-            self._depth += 1 if symbol in "{[" else -1
-            return Progress(symbol, at + 1, self._depth == 0)
+            self._brackets = self._brackets + symbol if symbol in "{[" else self._brackets[:-1]
+            self._is_key_next = symbol == "{"
+            return Progress(symbol, at + 1, not self._brackets)
         if symbol in ",:" or symbol.isspace():
+            if not symbol.isspace():
+                self._is_key_next = symbol == "," and self._brackets.endswith("{")
             return Progress({",": ", ", ":": ": "}.get(symbol, ""), at + 1)
         if text.startswith(self._quote, at):
             self._is_in_text = True
             return Progress(_QUOTE, at + len(self._quote))
         if self._quote.startswith(text[at:]):
             return Progress("", at)
-        bare = self._BARE.match(text, at)
+        bare = (self._NAME if self._is_key_next else self._BARE).match(text, at)
         if bare is None:
             return Progress("", at, True)  # nothing that can stand here: the arguments stay open
         if bare.end() == len(text):
@@ -185,64 +186,4 @@ class GemmaArguments:
 
     def _word(self, word: str, text: str, end: int) -> str:
         is_key = text[end] == ":"
-        return json.dumps(word, ensure_ascii=False) if is_key or _kinds(word) is None else word
-
-
-# ---- values of a known type ------------------------------------------------------------------------
-
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
-
-
-class _Types:
-    """Which types each argument may have. None known: it is text."""
-
-    def __init__(self, parameters: Schema) -> None:
-        self._root = parameters
-        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-        self._properties = properties if isinstance(properties, Mapping) else {}
-
-    def of(self, key: str) -> frozenset[str]:
-        return frozenset(self._types(self._properties.get(key), 0))
-
-    def _types(self, schema: object, depth: int) -> Iterator[str]:
-        if not isinstance(schema, Mapping) or depth > 8:
-            return
-        declared = schema.get("type")
-        yield from [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
-        allowed = schema.get("enum")
-        for value in allowed if isinstance(allowed, list) and declared is None else []:
-            yield from _kinds(json.dumps(value)) or ()
-        for word in ("anyOf", "oneOf", "allOf"):
-            options = schema.get(word)
-            for option in options if isinstance(options, list) else []:
-                yield from self._types(option, depth + 1)
-        yield from self._types(self._resolved(schema.get("$ref")), depth + 1)
-
-    def _resolved(self, reference: object) -> object:
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return None
-        place: object = self._root
-        for name in reference[2:].split("/"):
-            place = place.get(name) if isinstance(place, Mapping) else None
-        return place
-
-
-def _typed(value: str, types: frozenset[str]) -> str:
-    """The value as JSON: of a type that it may have, else as text."""
-    stripped = _PYTHON.get(value.strip(), value.strip())
-    kinds = _kinds(stripped)
-    return stripped if kinds is not None and types & (kinds - {"string"}) else json.dumps(value, ensure_ascii=False)
-
-
-def _kinds(text: str) -> frozenset[str] | None:
-    """The types of a JSON text; None for what is not JSON."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(value, bool) or value is None:
-        return frozenset({"null" if value is None else "boolean"})
-    if isinstance(value, int | float):
-        is_whole = isinstance(value, int) or value.is_integer()
-        return frozenset({"number", "integer"} if is_whole else {"number"})
-    return frozenset({"string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"})
+        return json.dumps(word, ensure_ascii=False) if is_key or kinds_of(word) is None else word

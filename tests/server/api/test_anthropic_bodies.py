@@ -11,6 +11,8 @@ from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.anthropic_bodies import CountBody, MessagesBody
 from homeai.server.api.body import parse_body
+from homeai.server.api.notes import MAX_NOTES
+from homeai.server.api.openai_tools import MAX_TOOLS
 from homeai.server.conversation import AnswerFormat, Chat, ChatMessage, Tool, ToolCall, ToolChoice
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "default": None}}}
@@ -285,3 +287,29 @@ def test_first_of_many_mistakes_is_the_only_one_looked_at() -> None:
             body(**fields)
         assert where in caught.value.message
         assert getattr(caught.value.__context__, "error_count", lambda: 1)() == 1
+
+
+@pytest.mark.parametrize("name", ["", 'get"x', "a" * 129, "a b"])
+def test_names_of_tools_are_those_that_a_model_can_write(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(tools=[WEATHER | {"name": name}])
+    assert caught.value.param == "tools[0].name"
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="tools declares 'weather' more than once") as caught:
+        chat(tools=[WEATHER, WEATHER | {"description": "another"}])
+    assert caught.value.param == "tools"
+
+
+def test_there_are_not_more_tools_than_a_model_can_read() -> None:
+    with pytest.raises(InvalidRequest, match=f"at most {MAX_TOOLS} items") as caught:
+        chat(tools=[WEATHER | {"name": f"w{index}"} for index in range(MAX_TOOLS + 1)])
+    assert caught.value.param == "tools"
+
+
+def test_what_is_left_out_is_said_once_and_not_without_end() -> None:
+    notes: list[str] = []
+    body(messages=[assistant(*({"type": f"k{index % 5000}"} for index in range(9000)))]).chat(notes)
+    assert notes[0] == "content of type 'k0' was left out"
+    assert len(notes) == len(set(notes)) == MAX_NOTES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from homeai.errors import InvalidRequest, Unsupported
-from homeai.server.api.body import Body, Integer, Refused, parse_body
+from homeai.server.api.body import MAX_NESTED, Body, Integer, Refused, parse_body
 
 
 class Item(Body):
@@ -134,3 +136,23 @@ def test_whole_characters_are_left_alone() -> None:
 def test_half_a_character_deep_inside_is_no_error_of_the_server() -> None:
     raw = rb'{"x":"\ud83d","y":' + b"[" * 980 + b"]" * 980 + b"}"
     assert refusal(raw).message == "the request body is nested too deeply"
+
+
+# ---- much in little ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nested", [b"[]", b"{}", b'{"a":[]}', b"[[]]"])
+def test_body_of_more_parts_than_can_be_checked_soon_is_refused(nested: bytes) -> None:
+    raw = b'{"unknown":[' + b",".join([nested] * MAX_NESTED) + b"]}"
+    assert refusal(raw).message == f"the request body has more than {MAX_NESTED} objects and arrays"
+
+
+def test_brackets_in_a_text_are_not_parts() -> None:
+    assert parse(items=[{"text": "{[" * MAX_NESTED}]).items[0].text == "{[" * MAX_NESTED
+
+
+@pytest.mark.parametrize("raw", [b'{"count":1}', b'{"count":', b'{"x":NaN}'])
+def test_garbage_is_collected_again_after_a_body_is_read(raw: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        parse_body(raw, Sample)
+    assert gc.isenabled()

@@ -8,7 +8,7 @@ import pytest
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import parse_body
-from homeai.server.api.llamacpp_bodies import CompletionBody, InfillBody
+from homeai.server.api.llamacpp_bodies import MAX_BIASED_TEXTS, CompletionBody, InfillBody
 from homeai.server.infill import SourceFile
 
 GAP = {"input_prefix": "a", "input_suffix": "b"}
@@ -167,3 +167,14 @@ def test_a_gap_that_is_wrong_is_refused_by_name(fields: dict[str, object], param
     with pytest.raises(InvalidRequest) as caught:
         infill(**fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("as_pairs", [False, True])
+def test_biases_of_very_many_texts_are_refused(as_pairs: bool) -> None:
+    """Each text is tokenised."""
+    texts = {f"word {index}": 1.0 for index in range(MAX_BIASED_TEXTS)}
+    assert len(completion(logit_bias=texts).logit_bias_of_texts) == MAX_BIASED_TEXTS
+    more = texts | {"one more": 1.0}
+    with pytest.raises(InvalidRequest, match=f"more than {MAX_BIASED_TEXTS} maximum") as caught:
+        completion(logit_bias=[*more.items()] if as_pairs else more)
+    assert caught.value.param == "logit_bias"

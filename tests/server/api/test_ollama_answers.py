@@ -103,18 +103,6 @@ def test_thoughts_stand_beside_the_text() -> None:
     }
 
 
-def test_h20_thoughts_that_nobody_wants_are_left_out() -> None:
-    pieces = piece(Reasoning("Hm.")), piece(Content("Hi")), piece(reason=FinishReason.STOP)
-    assert [line["message"] for line in stream(ChatAnswer(REPLY, "m", hides_thinking=True), *pieces)] == [
-        {"role": "assistant", "content": "Hi"},
-        {"role": "assistant", "content": ""},
-    ]
-    assert whole(ChatAnswer(REPLY, "m", hides_thinking=True), *pieces)["message"] == {
-        "role": "assistant",
-        "content": "Hi",
-    }
-
-
 def test_end_without_any_piece_is_still_a_whole_line() -> None:
     (end,) = stream(ChatAnswer(REPLY, "m"))
     assert (end["message"], end["done"]) == ({"role": "assistant", "content": ""}, True)

@@ -310,3 +310,10 @@ def test_mistake_names_its_field(fields: dict[str, object], param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         read(ChatBody, **{"messages": [HELLO], **fields}).chat()
     assert raised.value.param == param
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    tool = {"type": "function", "function": {"name": "weather"}}
+    read = parse_body(json.dumps({"messages": [], "tools": [tool, tool]}).encode(), ChatBody)
+    with pytest.raises(InvalidRequest, match="tools declares 'weather' more than once"):
+        read.chat()

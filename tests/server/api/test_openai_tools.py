@@ -152,3 +152,9 @@ def test_tools_and_functions_exclude_each_other() -> None:
 def test_calls_may_be_wanted_one_by_one() -> None:
     assert chat(tools=[A]).parallel_tool_calls
     assert not chat(tools=[A], parallel_tool_calls=False).parallel_tool_calls
+
+
+@pytest.mark.parametrize(("kind", "declared"), [("tools", [A, A]), ("functions", [A["function"], A["function"]])])
+def test_two_tools_of_one_name_are_refused(kind: str, declared: list[object]) -> None:
+    error = refusal(**{kind: declared})
+    assert (error.param, error.message) == (kind, f"{kind} declares 'a' more than once")

@@ -322,3 +322,32 @@ def test_first_of_many_mistakes_is_the_only_one_looked_at() -> None:
             body(**fields)
         assert where in caught.value.message
         assert getattr(caught.value.__context__, "error_count", lambda: 1)() == 1
+
+
+# ---- tools that cannot be told apart, or are not there --------------------------------------------------
+
+
+def function(name: str) -> dict[str, object]:
+    return {"type": "function", "name": name}
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    namespace = {"type": "namespace", "name": "home", "tools": [function("light")]}
+    for tools in ([function("a"), function("a")], [function("home__light"), namespace]):
+        with pytest.raises(InvalidRequest, match="more than once") as caught:
+            chat(tools=tools)
+        assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("allowed", [function("b"), {"type": "function"}, "a", None])
+def test_choice_that_allows_what_is_not_declared_is_refused(allowed: object) -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [function("a"), allowed]}
+    with pytest.raises(InvalidRequest) as caught:
+        chat(tools=[function("a")], tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+def test_choice_may_allow_what_is_skipped() -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [function("a"), {"type": "web_search"}]}
+    made = chat(tools=[function("a"), function("b"), {"type": "web_search"}], tool_choice=choice)
+    assert [tool.name for tool in made.tools] == ["a"]

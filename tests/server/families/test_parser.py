@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from homeai.server.families import known
 from homeai.server.families.parser import AnswerParser
+from homeai.server.families.syntax import ReplyFormat
 from homeai.server.parts import CallEnd, CallStart, Content, Reasoning
 from tests.server.families.examples import EXAMPLES, HERMES_PARIS, HERMES_ROME, MAGISTRAL, QWEN3, Example
 from tests.server.families.reading import TOOLS, cuts, parts_of, read
@@ -267,3 +268,23 @@ def test_what_only_looked_like_a_call_is_text_when_the_answer_is_complete() -> N
     parser = AnswerParser(known.HERMES, TOOLS)
     parts = parser.push("Let me see.") + parser.push("<tool_") + parser.finish()
     assert "".join(part.text for part in parts if isinstance(part, Content)) == "Let me see.<tool_"
+
+
+# ---- reasoning that nobody wants ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        (known.GPT_OSS, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi"),
+        (known.GEMMA, "<|channel>thought\nHm.<channel|>Hi"),
+    ],
+    ids=["gpt-oss", "gemma"],
+)
+def test_h20_reasoning_that_nobody_wants_is_left_out(family: ReplyFormat, text: str) -> None:
+    """Some models reason all the same."""
+    for pieces in cuts(text):
+        parser = AnswerParser(family, hides_reasoning=True)
+        parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+        assert {type(part) for part in parts} == {Content}
+        assert "".join(part.text for part in parts if isinstance(part, Content)) == "Hi"
