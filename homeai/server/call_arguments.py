@@ -77,10 +77,10 @@ class _Writer:
                 self._refuse(path, "pattern", f"^ or $ inside of {short(str(pattern))}")
             wanted.append(text)
         least, most = branch.get("minLength", 0), branch.get("maxLength")
-        if least or most is not None:
-            wanted.append(f"(?s:.{{{least},{'' if most is None else most}}})")
+        assert isinstance(least, int)
+        assert most is None or isinstance(most, int)
         unwanted = [rf"\s*({NO_TEXT[name]})\s*" for name in sorted(not_as & NO_TEXT.keys())]
-        return self._rules.text_until(end, wanted, unwanted)
+        return self._rules.text_until(end, wanted, unwanted, (least, most))
 
     def _properties(self, branch: Node, path: str) -> list[tuple[str, object, bool]]:
         """Name, schema and whether it must be there, of those with a name."""
@@ -182,7 +182,7 @@ class _Blocks(_Writer):
         rules, end = self._rules, self._syntax.after_value
         texts = self._branches.of(node, path, ["string"])
         if not texts and isinstance(node, dict) and not ({"enum", "const"} & node.keys()):
-            return f"{self._json(node)} {rules.text(end)}" if self._branches.of(node, path) else ""
+            return f"{self._json(node)} {rules.text(end)}"
         if any(branch.keys() == {"type"} for branch in texts) and not read_as:
             return rules.new(rules.text_until(end, [], []))
         others = self._branches.of(node, path, TYPES - {"string"}) if read_as - {"string"} else []

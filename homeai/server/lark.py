@@ -69,17 +69,27 @@ class Rules:
             return f"/(?s:.*)/ <[{number}]>"
         return self.new(f"/(?s:.*){_literally(end)}/", "[lazy]")
 
-    def text_until(self, end: str, wanted: Sequence[str], unwanted: Sequence[str]) -> str:
+    def text_until(
+        self, end: str, wanted: Sequence[str], unwanted: Sequence[str], length: tuple[int, int | None] = (0, None)
+    ) -> str:
         """A text that is all of these regular expressions and none of those, up to and with `end`, whose mark (what
         stands in it between white space) the text does not hold, even where the vocabulary has a token for it.
 
-        One terminal: the lexer takes the longest, and never goes back."""
+        One terminal: the lexer takes the longest, and never goes back. Where characters are counted (`length`: the
+        least and the most) and the end is text, too, not even the mark's first character may stand in it: the engine
+        gives up on the mark's beginnings at every count.
+        """
         mark, found = _literally(end.strip()), self._marker.search(end)
         plain = end[: found.start()] if found else end
         after = _literally(plain)
         once = f"(?s:.*){mark}" * (2 if plain.strip() else 1) + "(?s:.*)"
+        least, most = length
+        if length != (0, None):
+            any_character = f"[^{_literally(end.strip()[0])}]" if plain.strip() else "(?s:.)"
+            wanted = [*wanted, f"{any_character}{{{least},{'' if most is None else most}}}"]
         are = [f"/({each}){after}/" for each in wanted or ["(?s:.*)"]]
-        are_not = [f"~/{once}/", *(f"~/({each}){after}/" for each in unwanted)]
+        is_free = length == (0, None) or not plain.strip()
+        are_not = [*([f"~/{once}/"] if is_free else []), *(f"~/({each}){after}/" for each in unwanted)]
         return f"{self._terminal([*are, *are_not])} {self.text(end[len(plain) :])}"
 
     def name(

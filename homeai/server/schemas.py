@@ -11,6 +11,7 @@ and its indentation.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -24,6 +25,7 @@ from homeai.server.schema_reader import CHOICES, Node, SchemaReader, list_of, sh
 UNSATISFIABLE: Final = "Unsatisfiable"
 MAX_MISTAKE_CHECKS: Final = 300
 REMEMBERED: Final = {2_000: 1_024, 200_000: 64}  # characters of a grammar → how many such checks are remembered
+NO_ESCAPE: Final = re.compile(r"(?:[^\\]|^)(?:\\\\)*(\\[^\w\s^$\\.*+?()\[\]{}|/-])")
 OPTIONS: Final = {"whitespace_pattern": r" |\n {0,32}"}
 
 
@@ -81,7 +83,9 @@ def _bytes() -> LLTokenizer:
 
 
 def pattern_error(pattern: str) -> str:
-    """Why a pattern cannot be used, "" if it can."""
+    """Why a pattern cannot be used, "" if it can. JSON schema's are ECMA-262's with the flag u: there is no `\\!`."""
+    if escape := NO_ESCAPE.search(pattern):
+        return f"{escape[1]} is no escape of ECMA-262"
     return grammar_error(grammar_of({"type": "string", "pattern": pattern}))
 
 

@@ -42,6 +42,21 @@ def test_key_may_ask_so_often_a_minute(locked: Daemon) -> None:
     assert [(row["status"], row["reject_reason"]) for row in rows[2:]] == [(429, "rate_limit_exceeded")] * 2
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [5]}),
+        ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+    ],
+)
+def test_what_is_only_tokenised_counts_too(locked: Daemon, path: str, body: dict[str, object]) -> None:
+    key = locked.keys("add", f"once{path.replace('/', '-')}", "--requests-per-minute", "1")
+    headers = {"Authorization": f"Bearer {key}"}
+    answers = [httpx.post(f"{locked.url}{path}", json=body, headers=headers, timeout=60) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+
+
 @pytest.mark.parametrize(("num_prompt_tokens", "num_output_tokens"), [(10, 20), (31, 1)])
 def test_prompt_and_answer_fit_into_the_context_of_a_key(
     locked: Daemon, num_prompt_tokens: int, num_output_tokens: int

@@ -288,7 +288,7 @@ def test_completion_has_the_form_too(daemon: Daemon, form: dict[str, object]) ->
 
 @both_ways
 def test_form_that_cannot_be_kept_is_refused_g1(daemon: Daemon, stream: bool) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^hello there indeed\!$("}}}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^hello there indeed\!$"}}}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     error = error_of(post(daemon, ASKED | {"response_format": form, "stream": stream}))
     assert "pattern" in error["message"]

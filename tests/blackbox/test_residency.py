@@ -348,3 +348,11 @@ def test_only_an_admin_key_or_the_machine_itself_may(start_daemon: Callable[...,
         headers = {"authorization": f"Bearer {token}"} if token else {}
         response = httpx.post(f"{daemon.url}/api/admin/pin", headers=headers)
         assert response.status_code == status, response.text
+
+
+def test_parts_of_the_start_are_told_and_in_the_log(daemon: Daemon) -> None:
+    startup = daemon.status()["startup"]
+    assert list(startup["parts_s"]) == ["launch", "imports", "weights", "context", "warm-up", "pins"]
+    assert 0 < sum(startup["parts_s"].values()) <= startup["total_s"] + 0.02, "processes tell their age in ticks"
+    assert startup["vocabulary_s"] > 0
+    assert any("resident after" in line and "weights" in line for line in daemon.log)

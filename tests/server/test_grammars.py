@@ -18,7 +18,7 @@ from homeai.server.families import known
 from homeai.server.families.syntax import CallSyntax, ReplyFormat
 from homeai.server.grammars import MAX_CALLS, grammar_for, grammar_of_answer
 from tests.server.families.reading import read
-from tests.server.writing import accepts, written
+from tests.server.writing import accepts, matcher_of, written
 
 WEATHER = Tool(
     "get_weather",
@@ -350,6 +350,20 @@ def test_lists_that_gemma_cannot_write_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"tool 'f': .*\$\.properties\.a\.prefixItems: "):
         forced(known.GEMMA, schema)
     assert accepts(forced(known.QWEN_CODER, schema), calls(known.QWEN_CODER.calls, ("f", {"a": [1]})))
+
+
+@pytest.mark.parametrize("words", [{"maxLength": 200}, {"pattern": "a", "minLength": 9, "maxLength": 2000}], ids=str)
+@pytest.mark.parametrize("part", ["xa </p ", "xa\n/par \n\n", "a/parameter"])
+def test_beginnings_of_the_end_do_not_wear_the_engine_out(words: dict[str, Any], part: str) -> None:
+    """It gives up on terminals with too many states."""
+    source = forced(known.QWEN_CODER, argument(type="string", **words))
+    text = calls(known.QWEN_CODER.calls, ("f", {"a": (part * 100)[:200]}))
+    matcher = matcher_of(source)
+    for byte in text.encode():
+        matcher.compute_bitmask()
+        if not matcher.try_consume_tokens([byte]):
+            break
+    assert not matcher.is_error(), matcher.get_error()
 
 
 @pytest.mark.parametrize("words", [{}, {"pattern": "a"}, {"maxLength": 40}, {"enum": ["x"]}], ids=str)

@@ -17,6 +17,7 @@ from homeai.request import SamplingParams
 from homeai.server import text as text_module
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
+from homeai.server.grammars import grammar_for, grammar_of_answer
 from homeai.server.parts import Content, Reasoning
 from homeai.server.prompts import PromptRenderer
 from homeai.server.text import LONG_CHARS, MAX_CHARS, Text
@@ -170,8 +171,8 @@ async def test_large_schema_is_read_beside_the_loop(
 
         return noting
 
-    monkeypatch.setattr(text_module, "grammar_for", note_thread(text_module.grammar_for))
-    monkeypatch.setattr(text_module, "grammar_of_answer", note_thread(text_module.grammar_of_answer))
+    monkeypatch.setattr(text_module, "grammar_for", note_thread(grammar_for))
+    monkeypatch.setattr(text_module, "grammar_of_answer", note_thread(grammar_of_answer))
     chat = replace(question("Hi"), answer_format=answer)
     assert await text.grammar_for(chat, [], begins_in_reasoning=False) is not None
     assert threads == {is_inline}

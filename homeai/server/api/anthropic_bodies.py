@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -11,7 +12,7 @@ from homeai.request import SamplingParams
 from homeai.server.api.anthropic_blocks import Message, Name, TextBlock, chat_messages, system_message
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
 from homeai.server.api.choices import check_choice, check_names
-from homeai.server.api.openai_tools import MAX_TOOLS, ToolName
+from homeai.server.api.openai_tools import MAX_TOOLS, TOOL_NAME
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, Schema, Tool, ToolChoice
 
@@ -42,7 +43,7 @@ class ToolBody(Body):
     """A tool of the client's own (`type` absent or "custom"), or one that Anthropic defines."""
 
     type: Name | None = None
-    name: ToolName | None = None
+    name: Name | None = None
     description: str | None = None
     input_schema: dict[str, object] | None = None
 
@@ -178,6 +179,8 @@ class MessagesBody(CountBody):
 def _tool(tool: ToolBody, path: str) -> Tool:
     if tool.name is None:
         raise InvalidRequest(f"{path}.name: field required", param=f"{path}.name")
+    if re.fullmatch(TOOL_NAME, tool.name) is None:
+        raise InvalidRequest(f"{path}.name: string should match pattern '{TOOL_NAME}'", param=f"{path}.name")
     if tool.input_schema is None:
         raise InvalidRequest(f"{path}.input_schema: field required", param=f"{path}.input_schema")
     schema: Schema = tool.input_schema

@@ -22,7 +22,8 @@ MODES: Final = {
     "any": ToolChoice("required"),  # Mistral's clients say it so
 }
 
-ToolName = Annotated[str, Field(pattern=r"^[\w.:/-]{1,128}$")]
+TOOL_NAME: Final = r"^[\w.:/-]{1,128}$"
+ToolName = Annotated[str, Field(pattern=TOOL_NAME)]
 
 
 class Function(Body):
