@@ -264,7 +264,7 @@ class EngineClient:
             live.patience.cancel()
         timeout_s = self.queue_timeouts_s[live.generation.add.fairness_class]
         live.patience = asyncio.get_running_loop().call_later(
-            timeout_s, self._withdraw, [request_id], FinishReason.TIMEOUT
+            timeout_s, self._end_waiting, [request_id], FinishReason.TIMEOUT
         )
 
     def abort(self, stream: Stream) -> None:
@@ -362,12 +362,6 @@ class EngineClient:
             self._ended.clear()
             await self._ended.wait()
 
-    async def given_back(self) -> None:
-        """Return when all whom `take_back` asked for are here, or have ended."""
-        while any(live.generation.is_moving for live in self._live.values()):
-            self._ended.clear()
-            await self._ended.wait()
-
     def cut_off_inside(self) -> None:
         """The server ends what is in the engine; clients are told."""
         inside = [generation.add.request_id for generation in self.inside]
@@ -403,14 +397,11 @@ class EngineClient:
 
     def _abort(self, request_ids: list[str]) -> None:
         """Those that the engine never heard of end here and now, the others when it says so."""
-        withdrawn = self._withdraw(request_ids, FinishReason.ABORT)
+        withdrawn = self._end_waiting(request_ids, FinishReason.ABORT)
         if known := [request_id for request_id in request_ids if request_id not in withdrawn]:
             for request_id in known:
                 self._live[request_id].generation.is_leaving = True
             self.supervisor.send(AbortRequests(known))
-
-    def _withdraw(self, request_ids: Iterable[str], reason: FinishReason) -> list[str]:
-        return self._end_waiting(request_ids, reason)
 
     def _end_waiting(
         self, request_ids: Iterable[str], reason: FinishReason, error: RequestError | None = None

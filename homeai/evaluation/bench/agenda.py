@@ -46,10 +46,6 @@ class Loads:
             raise ConfigError(f"--spike {spike:g}: needs a factor above 1, or --no-spike")
         return cls(ordered, spike, tuple(sorted(set(overlaps))))
 
-    @property
-    def num_most(self) -> int:
-        return len(self.rates) + (self.spike is not None) + len(self.overlaps)
-
 
 def variants(modes: Sequence[str], controls: Sequence[str]) -> list[Changed]:
     """The base line, and one for each mode and each value of a control. Raises `ConfigError`."""
