@@ -69,6 +69,7 @@ class SchemaReader:
     def __init__(self, root: Schema, param: str, what: str, pattern_error: Callable[[str], str]) -> None:
         self._root = root
         self._pattern_error = pattern_error
+        self.relaxed: list[str] = []  # what is not enforced, for the client
         self._param = param
         self._prefix = f"{what}: " if what else ""
         self._names: dict[tuple[tuple[str, ...], bool], str] = {}
@@ -137,11 +138,18 @@ class SchemaReader:
             if word in REFUSED and schema[word] is not None:
                 self._cannot(path, word)
         if schema.get("uniqueItems") is True:
-            self._cannot(path, "uniqueItems")
+            self._relax_unique_items(schema, path)
         if schema.get("if") is not None and (schema.get("then") is not None or schema.get("else") is not None):
             self._cannot(path, "if")
         if schema.get("unevaluatedProperties") not in (None, True):
             self._cannot(path, "unevaluatedProperties")
+
+    def _relax_unique_items(self, schema: Mapping[str, object], path: str) -> None:
+        """Home Assistant asks for it where several of a few choices may be named: to hear one twice does no harm."""
+        items = schema.get("items")
+        if not (isinstance(items, dict) and items.get("enum") is not None):
+            self._cannot(path, "uniqueItems")
+        self.relaxed.append(self._message(path, "uniqueItems", "a choice may be named twice"))
 
     # ---- what a value is -------------------------------------------------------------------------
 

@@ -38,7 +38,9 @@ def enforceable(
     that only an object will do; what was relaxed is told to `notes`. Raises `Unsupported` for what cannot be enforced,
     `InvalidRequest` for what is no schema; both name the place and the keyword.
     """
-    node = SchemaReader(schema, param, what, pattern_error).read()
+    reader = SchemaReader(schema, param, what, pattern_error)
+    node = reader.read()
+    notes += reader.relaxed
     prefix = f"{what}: " if what else ""
     if node is False:
         raise Unsupported(f"{prefix}the schema of {param}: nothing fits it", param=param)

@@ -41,7 +41,7 @@ async def kill(daemon: Daemon) -> None:
 
 async def test_streams_survive_any_number_of_kills_with_exact_counts(mortal: Daemon) -> None:
     rng = random.Random(7)
-    lengths = [NUM_KILLS * rng.randrange(15, 40) for _ in range(NUM_STREAMS)]
+    lengths = [rng.randrange(150, 400) + 8 * (NUM_KILLS - 10) for _ in range(NUM_STREAMS)]  # longer than all kills
     async with mortal.async_client() as client:
         bodies = [exactly(length, f"Story number {i}: once", logprobs=0) for i, length in enumerate(lengths)]
         streams = [Stream(client, body) for body in bodies]

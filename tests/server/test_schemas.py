@@ -183,6 +183,15 @@ def test_white_space_is_bounded_and_ends_with_the_text() -> None:
         assert not accepts(source, bad)
 
 
+def test_choices_that_are_to_be_unique_may_come_twice_and_it_is_said() -> None:
+    """As Home Assistant's selectors of several options ask for it."""
+    notes: list[str] = []
+    schema = object_of(rooms={"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "uniqueItems": True})
+    enforceable(schema, param="format", notes=notes)
+    (note,) = notes
+    assert "$.properties.rooms.uniqueItems: a choice may be named twice" in note
+
+
 # ---- what is refused --------------------------------------------------------------------------------
 
 REFUSED: dict[str, Any] = {
