@@ -308,6 +308,15 @@ def command(fake: FakeHub, data_dir: Path, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Programs that we start take it; in a shell's background they would inherit that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_command_in_one_line_and_it_goes_on_later(fake: FakeHub, tmp_path: Path) -> None:
     fake.cuts = [2 * MIB]
     fake.stalls = True

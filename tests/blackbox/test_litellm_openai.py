@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import warnings
@@ -26,7 +27,8 @@ def litellm() -> Iterator[Any]:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it looks for prices on the web otherwise
         warnings.simplefilter("ignore")
         yield importlib.import_module("litellm")
-        asyncio.get_event_loop_policy().get_event_loop().close()  # it made one, and leaves it open
+        with contextlib.suppress(RuntimeError):  # there is none where another test has closed it
+            asyncio.get_event_loop_policy().get_event_loop().close()  # it made one, and leaves it open
         asyncio.set_event_loop(None)
 
 

@@ -109,10 +109,10 @@ async def test_lines_use_up_tokens_but_not_the_requests_of_a_minute(keys: KeySto
     caller = Caller(None, None, None, on_behalf=OnBehalf(Identity("kitchen", "background"), "tablet"))
     with service.arriving("/v1/completions", caller) as arrival:
         for _ in range(3):
-            service._check_limits(arrival)
+            service.check_limits(arrival)
     service.limits.charge("tablet", 10, time.time())
     with pytest.raises(QuotaExceeded), service.arriving("/v1/completions", caller) as arrival:
-        service._check_limits(arrival)
+        service.check_limits(arrival)
 
 
 async def test_batches_have_so_many_lines_together(
