@@ -190,6 +190,19 @@ def test_request_appears_while_it_is_live_and_goes_with_it(daemon: Daemon, open_
     expect(page.locator("#seats-used")).to_have_text("0")
 
 
+def test_text_is_shown_as_it_is_written_for_sources_that_want_it(
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
+) -> None:
+    daemon = start_daemon("sources=[{name: automation, class: interactive, show_text: true}]")
+    page = open_page(daemon.url)
+    with someone_asks(daemon, "automation", exactly(3000)), someone_asks(daemon, "phone", exactly(3000)):
+        said = page.locator(".request", has_text="automation").locator('[data-field="text"]')
+        expect(said).to_be_visible()
+        before = said.inner_text()
+        expect(said).not_to_have_text(before)
+        expect(page.locator(".request", has_text="phone").locator('[data-field="text"]')).to_be_hidden()
+
+
 def test_waiting_request_says_why_it_waits(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
     daemon = start_daemon("scheduler.max_num_seqs=1")
     page = open_page(daemon.url)
