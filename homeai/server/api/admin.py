@@ -18,7 +18,7 @@ from starlette.responses import Response
 from homeai.errors import ConfigError, InvalidRequest, ModelLoadError, NotPermitted
 from homeai.models import found
 from homeai.server.answers import JSON
-from homeai.server.api.body import Body, documents, parse_body
+from homeai.server.api.body import Body, Documents, parse_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.respond import Value
 from homeai.server.service import Service
@@ -73,7 +73,7 @@ def router(service: Service) -> APIRouter:
         keeper.pin()
         return _wanted(service)
 
-    @routes.post("/yield", openapi_extra=documents(YieldBody))
+    @routes.post("/yield", openapi_extra=Documents(YieldBody))
     async def give_device_away(request: Request) -> Response:
         """Make room on the device for other programs, at once; `load` takes it back."""
         _check(service, request)
@@ -81,7 +81,7 @@ def router(service: Service) -> APIRouter:
         keeper.give_device_away(body.seconds)
         return _wanted(service)
 
-    @routes.post("/reload", openapi_extra=documents(ReloadBody))
+    @routes.post("/reload", openapi_extra=Documents(ReloadBody))
     async def reload(request: Request) -> Response:
         """Load another model, or the same anew, without dropping the queue."""
         _check(service, request)
@@ -89,14 +89,14 @@ def router(service: Service) -> APIRouter:
         keeper.switch(await _switch(service, body.model))
         return _wanted(service)
 
-    @routes.post("/pause", openapi_extra=documents(ClassBody))
+    @routes.post("/pause", openapi_extra=Documents(ClassBody))
     async def pause(request: Request) -> Response:
         """Requests of a class wait until `resume`; what runs goes on."""
         _check(service, request)
         keeper.pause(await _class(service, request))
         return _wanted(service)
 
-    @routes.post("/resume", openapi_extra=documents(ClassBody))
+    @routes.post("/resume", openapi_extra=Documents(ClassBody))
     async def resume(request: Request) -> Response:
         _check(service, request)
         keeper.resume(await _class(service, request))

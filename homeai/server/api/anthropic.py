@@ -9,7 +9,7 @@ from starlette.responses import Response
 from homeai.server.answers import JSON
 from homeai.server.api.anthropic_answers import MessageAnswer
 from homeai.server.api.anthropic_bodies import CountBody, MessagesBody
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.respond import noted, respond
 from homeai.server.service import Service
@@ -18,7 +18,7 @@ from homeai.server.service import Service
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["Anthropic"])
 
-    @routes.post("/v1/messages", openapi_extra=documents(MessagesBody))
+    @routes.post("/v1/messages", openapi_extra=Documents(MessagesBody))
     @routes.post("/messages", include_in_schema=False)
     async def messages(request: Request) -> Response:
         """Answer a conversation."""
@@ -31,7 +31,7 @@ def router(service: Service) -> APIRouter:
         ping_s = service.config.server.ping_interval_s
         return await respond(request, arrival, reply, answer, stream=body.stream, ping_s=ping_s)
 
-    @routes.post("/v1/messages/count_tokens", openapi_extra=documents(CountBody))
+    @routes.post("/v1/messages/count_tokens", openapi_extra=Documents(CountBody))
     @routes.post("/messages/count_tokens", include_in_schema=False)
     async def count_tokens(request: Request) -> Response:
         """How long the prompt would be. Asks no model, so it waits for nobody."""

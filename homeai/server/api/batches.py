@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from homeai.server.answers import JSON
 from homeai.server.api.batches_bodies import BatchBody, BatchesQuery, read_fields
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.files import batches_of, page
 from homeai.server.api.respond import Value, noted
@@ -20,7 +20,7 @@ from homeai.server.service import Service
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/batches", openapi_extra=documents(BatchBody))
+    @routes.post("/v1/batches", openapi_extra=Documents(BatchBody))
     @routes.post("/batches", include_in_schema=False)
     async def create(request: Request) -> Response:
         """Have the requests of a file answered in the background."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai.server.answers import JSON, unless_gone
-from homeai.server.api.body import Body, Integer, documents, read_body
+from homeai.server.api.body import Body, Documents, Integer, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.openai_bodies import TokenIds
 from homeai.server.api.openai_fields import Name
@@ -62,7 +62,7 @@ class EmbeddingsBody(Body):
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/embeddings", openapi_extra=documents(EmbeddingsBody))
+    @routes.post("/v1/embeddings", openapi_extra=Documents(EmbeddingsBody))
     @routes.post("/embeddings", include_in_schema=False)
     async def embeddings(request: Request) -> Response:
         """Turn texts into vectors."""

@@ -14,7 +14,7 @@ from homeai import __version__
 from homeai.errors import NotReady, NotSupported
 from homeai.request import SamplingParams
 from homeai.server.answers import JSON
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.llamacpp_answers import NativeAnswer, settings
 from homeai.server.api.llamacpp_bodies import CompletionBody, InfillBody, NativeBody
@@ -33,7 +33,7 @@ ANY_SEED = 2**32 - 1  # llama-server's word for "draw one"
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["llama.cpp"])
 
-    @routes.post("/completion", openapi_extra=documents(CompletionBody))
+    @routes.post("/completion", openapi_extra=Documents(CompletionBody))
     async def completion(request: Request) -> Response:
         """Continue a prompt, or several."""
         with service.arriving("/completion", caller_of(request)) as arrival:
@@ -42,7 +42,7 @@ def router(service: Service) -> APIRouter:
             reply = await _complete(arrival, body, [await text.encode_mixed(parts) for parts in body.prompts()])
         return await _respond(request, arrival, body, reply)
 
-    @routes.post("/infill", openapi_extra=documents(InfillBody))
+    @routes.post("/infill", openapi_extra=Documents(InfillBody))
     async def infill(request: Request) -> Response:
         """Write what stands between two pieces of a text."""
         with service.arriving("/infill", caller_of(request)) as arrival:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from homeai.errors import InvalidRequest, ModelNotFound, NotSupported
 from homeai.server.answers import JSON, unless_gone
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.ollama_answers import (
     CONTENT_TYPE,
@@ -48,7 +48,7 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["Ollama"])
 
-    @routes.post("/api/chat", openapi_extra=documents(ChatBody))
+    @routes.post("/api/chat", openapi_extra=Documents(ChatBody))
     async def chat(request: Request) -> Response:
         """Answer a conversation; without messages, only say that the model is there."""
         with service.arriving("/api/chat", caller_of(request)) as arrival:
@@ -61,7 +61,7 @@ def router(service: Service) -> APIRouter:
         answer = ChatAnswer(reply, model, wants_logprobs=body.logprobs)
         return await respond(request, arrival, reply, answer, stream=body.stream)
 
-    @routes.post("/api/generate", openapi_extra=documents(GenerateBody))
+    @routes.post("/api/generate", openapi_extra=Documents(GenerateBody))
     async def generate(request: Request) -> Response:
         """Answer a question, go on with a text, or fill the gap before a suffix."""
         with service.arriving("/api/generate", caller_of(request)) as arrival:
@@ -74,7 +74,7 @@ def router(service: Service) -> APIRouter:
         answer = TextAnswer(reply, model, wants_logprobs=body.logprobs)
         return await respond(request, arrival, reply, answer, stream=body.stream)
 
-    @routes.post("/api/embed", openapi_extra=documents(EmbedBody))
+    @routes.post("/api/embed", openapi_extra=Documents(EmbedBody))
     async def embed(request: Request) -> Response:
         """Turn texts into vectors."""
         started = time.monotonic()
@@ -83,7 +83,7 @@ def router(service: Service) -> APIRouter:
             embedded = await _vectors(request, service, arrival, body, body.inputs, body.dimensions or None)
         return noted(JSON(embeddings(body.model, embedded, time.monotonic() - started)), arrival)
 
-    @routes.post("/api/embeddings", openapi_extra=documents(EmbeddingsBody))
+    @routes.post("/api/embeddings", openapi_extra=Documents(EmbeddingsBody))
     async def old_embeddings(request: Request) -> Response:
         """Turn a text into a vector."""
         with service.arriving("/api/embeddings", caller_of(request)) as arrival:
@@ -111,14 +111,14 @@ def router(service: Service) -> APIRouter:
         service.authenticate(caller_of(request))
         return JSON({"version": VERSION})
 
-    @routes.post("/api/show", openapi_extra=documents(NamedBody))
+    @routes.post("/api/show", openapi_extra=Documents(NamedBody))
     async def api_show(request: Request) -> Response:
         """What is known of the model."""
         service.authenticate(caller_of(request))
         body = await read_body(request, NamedBody)
         return JSON(show(await resident(service, body.wanted)))
 
-    @routes.post("/api/pull", openapi_extra=documents(NamedBody))
+    @routes.post("/api/pull", openapi_extra=Documents(NamedBody))
     async def pull(request: Request) -> Response:
         """The resident model is there already; no other one comes."""
         service.authenticate(caller_of(request))

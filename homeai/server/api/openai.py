@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai.errors import InvalidRequest, NotSupported
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.openai_answers import Answer, ChatAnswer, CompletionAnswer, FimAnswer, Options
 from homeai.server.api.openai_bodies import ChatBody, CompletionBody, FimBody, SamplingBody
@@ -21,7 +21,7 @@ PROGRESS_S = 0.25  # between two words about how far a prompt is read
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/chat/completions", openapi_extra=documents(ChatBody))
+    @routes.post("/v1/chat/completions", openapi_extra=Documents(ChatBody))
     @routes.post("/chat/completions", include_in_schema=False)
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
@@ -32,7 +32,7 @@ def router(service: Service) -> APIRouter:
         answer = ChatAnswer(reply, arrival.caller.request_id, **options)
         return await _respond(request, arrival, body, reply, answer)
 
-    @routes.post("/v1/completions", openapi_extra=documents(CompletionBody))
+    @routes.post("/v1/completions", openapi_extra=Documents(CompletionBody))
     @routes.post("/completions", include_in_schema=False)
     async def completions(request: Request) -> Response:
         """Continue a text, or several, or fill the gap in one."""
@@ -42,7 +42,7 @@ def router(service: Service) -> APIRouter:
         answer = CompletionAnswer(reply, arrival.caller.request_id, **_options(body))
         return await _respond(request, arrival, body, reply, answer)
 
-    @routes.post("/v1/fim/completions", openapi_extra=documents(FimBody))
+    @routes.post("/v1/fim/completions", openapi_extra=Documents(FimBody))
     @routes.post("/fim/completions", include_in_schema=False)
     async def fim_completions(request: Request) -> Response:
         """Fill the gap in a text, as Mistral's clients ask for it."""

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai.server.answers import JSON
-from homeai.server.api.body import documents, read_body
+from homeai.server.api.body import Documents, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.respond import noted, respond
 from homeai.server.api.responses_answers import ResponseAnswer
@@ -18,7 +18,7 @@ from homeai.server.service import Service
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["OpenAI"])
 
-    @routes.post("/v1/responses", openapi_extra=documents(ResponsesBody))
+    @routes.post("/v1/responses", openapi_extra=Documents(ResponsesBody))
     @routes.post("/responses", include_in_schema=False)
     async def responses(request: Request) -> Response:
         """Answer a conversation, in items. Nothing of it is stored."""
@@ -30,7 +30,7 @@ def router(service: Service) -> APIRouter:
         ping_s = service.config.server.ping_interval_s
         return await respond(request, arrival, reply, answer, stream=body.stream, ping_s=ping_s)
 
-    @routes.post("/v1/responses/input_tokens", openapi_extra=documents(InputBody))
+    @routes.post("/v1/responses/input_tokens", openapi_extra=Documents(InputBody))
     @routes.post("/responses/input_tokens", include_in_schema=False)
     async def input_tokens(request: Request) -> Response:
         """How long the prompt would be. Asks no model, so it waits for nobody."""

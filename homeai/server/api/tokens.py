@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai.server.answers import JSON
-from homeai.server.api.body import Body, Refused, documents, read_body
+from homeai.server.api.body import Body, Documents, Refused, read_body
 from homeai.server.api.caller import caller_of
 from homeai.server.api.llamacpp_bodies import Mixed
 from homeai.server.api.openai_bodies import ChatBody, TokenIds
@@ -94,7 +94,7 @@ class AnyTokenizeBody(Body):
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["llama.cpp"])
 
-    @routes.post("/tokenize", openapi_extra=documents(TokenizeBody, PromptTokenizeBody, ChatTokenizeBody))
+    @routes.post("/tokenize", openapi_extra=Documents(TokenizeBody, PromptTokenizeBody, ChatTokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or a chat."""
         with service.arriving("/tokenize", caller_of(request)) as arrival:
@@ -124,7 +124,7 @@ def router(service: Service) -> APIRouter:
         text = await service.text_for(body.model)
         return await _counted(text, await text.encode_chat(body.chat()), shows=body.return_token_strs)
 
-    @routes.post("/detokenize", openapi_extra=documents(DetokenizeBody))
+    @routes.post("/detokenize", openapi_extra=Documents(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         with service.arriving("/detokenize", caller_of(request)) as arrival:
@@ -134,7 +134,7 @@ def router(service: Service) -> APIRouter:
             shown = await text.run(len(body.tokens), lambda: text.detokenize(body.tokens))
         return JSON({"content": shown, "prompt": shown})
 
-    @routes.post("/apply-template", openapi_extra=documents(ChatBody))
+    @routes.post("/apply-template", openapi_extra=Documents(ChatBody))
     async def apply_template(request: Request) -> Response:
         """The prompt that a chat becomes."""
         with service.arriving("/apply-template", caller_of(request)) as arrival:
