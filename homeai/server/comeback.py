@@ -19,9 +19,8 @@ class Comeback:
         self._on_trial: list[str] = []
 
     def engine_died(self, ran: Iterable[str], others: Iterable[str], *, by_itself: bool = True) -> str | None:
-        """All who are to come back, those who `ran` first. Returns who is to blame, if that is clear.
-
-        `by_itself`: nobody killed it.
+        """All who are to come back: first those who wait for it since an earlier death, then those who `ran`. Returns
+        who is to blame, if that is clear. `by_itself`: nobody killed it.
         """
         tried, self._on_trial = self._on_trial, []
         blamed = tried[0] if by_itself and len(tried) == 1 else None
@@ -29,7 +28,7 @@ class Comeback:
         fresh = [r for r in others if r not in held and r not in tried]
         alone = [r for r in ran if r != blamed and r not in held and r not in tried]
         suspects = tried if blamed is None else []
-        groups = [*([r] for r in alone), *self._queue, *([r] for r in suspects)]
+        groups = [*self._queue, *([r] for r in alone), *([r] for r in suspects)]
         self._queue = deque(groups)
         if fresh:
             self._queue.append(fresh)

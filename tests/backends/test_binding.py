@@ -132,3 +132,8 @@ def test_llama_cpps_chatter_is_debug(model_path: Path, caplog: pytest.LogCapture
         Model(model_path, vocab_only=True).close()
     assert len(caplog.records) > 10
     assert {r.levelno for r in caplog.records} <= {logging.DEBUG, logging.WARNING}
+
+
+def test_no_end_token_is_overlooked(model: Model) -> None:
+    vocab = model.vocab
+    assert vocab.end_token_ids() == {token_id for token_id in range(vocab.n_tokens) if vocab.is_end(token_id)} != set()

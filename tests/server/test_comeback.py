@@ -46,6 +46,20 @@ def test_engine_that_was_killed_from_outside_accuses_nobody() -> None:
     assert comeback.next() == ["a"]
 
 
+def test_who_waits_since_an_earlier_death_comes_first() -> None:
+    """Else engines that die often would keep it out for good."""
+    comeback = Comeback()
+    comeback.engine_died(["a", "b", "c"], [])
+    comeback.next()
+    comeback.passed("a")
+    comeback.engine_died(["a"], [], by_itself=False)
+    order = []
+    while names := comeback.next():
+        order += names
+        comeback.passed(*names)
+    assert order == ["b", "c", "a"]
+
+
 def test_group_that_was_on_trial_comes_back_one_by_one() -> None:
     comeback = Comeback()
     comeback.engine_died([], ["c", "d"])

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -327,5 +328,15 @@ class Vocab:
         return max(len(C.llama_vocab_get_text(self._vocab, token_id)) for token_id in range(self.n_tokens))
 
     def end_token_ids(self) -> frozenset[int]:
-        """Every token that ends a generation (three in Gemma's vocabulary: one is not enough)."""
-        return frozenset(t for t in range(self.n_tokens) if self.is_end(t))
+        """Every token that ends a generation (three in Gemma's vocabulary: one is not enough).
+
+        llama.cpp marks all of them as control tokens, but for an EOS or EOT that a file names and marks otherwise.
+        """
+        named = {int(C.llama_vocab_eos(self._vocab)), int(C.llama_vocab_eot(self._vocab))} - {-1}
+        return frozenset(filter(self.is_end, named.union(self.special_ids)))
+
+    @cached_property
+    def special_ids(self) -> list[int]:
+        """Tokens that are more than ordinary text."""
+        attributes, vocab, ordinary = C.llama_vocab_get_attr, self._vocab, C.LLAMA_TOKEN_ATTR_NORMAL
+        return [token_id for token_id in range(self.n_tokens) if attributes(vocab, token_id) != ordinary]

@@ -184,7 +184,7 @@ class Vocabulary:
     # ---- what the vocabulary holds ------------------------------------------------------------------
 
     def _control_texts(self) -> Iterable[str]:
-        for token_id in range(self.num_tokens):
+        for token_id in self._vocab.special_ids:
             attributes = self._vocab.attributes(token_id)
             if attributes & CONTROL or (attributes & USER_DEFINED and not _is_ordinary(self.text(token_id))):
                 yield self.text(token_id)
