@@ -22,12 +22,11 @@ class Embed(msgspec.Struct, frozen=True, tag=True):
 
 
 class EmbedderReady(msgspec.Struct, frozen=True, tag=True):
-    num_dims: int
-    pooling: str  # mean | last | cls
+    """It takes inputs from now on."""
 
 
 class Embedded(msgspec.Struct, frozen=True, tag=True):
-    vector: bytes  # float32 [num_dims], little-endian, of length 1
+    vector: bytes  # float32 [dimensions], little-endian, of length 1
 
 
 class EmbedderFailed(msgspec.Struct, frozen=True, tag=True):

@@ -68,7 +68,7 @@ def serve(sock: socket.socket) -> None:
         embedder = Embedder(
             Path(load.model_path), pooling=load.pooling, max_tokens=load.max_tokens, num_threads=load.num_threads
         )
-        _send(sock, EmbedderReady(embedder.num_dims, embedder.pooling))
+        _send(sock, EmbedderReady())
         while isinstance(message := _receive(stream), Embed):
             _send(sock, Embedded(embedder.embed(message.token_ids).tobytes()))
 

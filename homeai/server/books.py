@@ -10,7 +10,7 @@ from homeai.ledger import Ledger, LedgerRow, prefix_block_hashes
 from homeai.messages import StepStats
 from homeai.metrics import Metrics
 from homeai.request import FinishReason
-from homeai.server.client import Record
+from homeai.server.generation import Record
 from homeai.server.sources import Identity
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's word for it

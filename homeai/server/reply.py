@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from homeai.request import FinishReason, SampledToken
-from homeai.server.client import EngineClient, Generation, Stream, TokenEvent
+from homeai.server.client import EngineClient
+from homeai.server.generation import Generation
 from homeai.server.outputs import Delta, OutputText
 from homeai.server.parts import Content, Part
+from homeai.server.stream import Stream, TokenEvent
 from homeai.server.text import Text
 
 MAX_SHOWN_CHARS = 2000

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,19 +31,22 @@ from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
+from homeai.server.arrival import Arrival, Caller
 from homeai.server.ask import Ask
 from homeai.server.batches.batches import Batches
 from homeai.server.books import Books
-from homeai.server.client import EngineClient, Record, Stream
+from homeai.server.client import EngineClient
 from homeai.server.conversation import AnswerFormat, Chat
 from homeai.server.embeddings import Embedded, Embeddings, Input
+from homeai.server.generation import Record
 from homeai.server.keeper import Keeper
 from homeai.server.limits import KeyLimits
 from homeai.server.outputs import OutputText
 from homeai.server.page_cache import keep_warm
 from homeai.server.reply import Parser, PlainText, Reply
 from homeai.server.side_requests import SideRequests, heads_of
-from homeai.server.sources import Identity, OnBehalf, OpenWebUIUser, Sources
+from homeai.server.sources import Identity, OnBehalf, Sources
+from homeai.server.stream import Stream
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
 from homeai.server.volatile import Rule, rules_by_source, steadied
@@ -64,35 +66,6 @@ class Prepared:
 
 
 Prepare = Callable[[Text], Awaitable[Prepared]]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What the connection and its headers say about who is asking, and what this request is called.
-
-    `request_id` is ours and unique; `client_request_id` is the X-Request-Id that came with it.
-    """
-
-    address: str | None
-    token: str | None
-    source_header: str | None
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    client_request_id: str | None = None
-    openwebui: OpenWebUIUser | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # all of them, by names in lower case
-    on_behalf: OnBehalf | None = None  # said by the daemon itself, never by a client
-
-
-@dataclass(slots=True)
-class Arrival:
-    """A request that has come in and is not queued yet; whatever is wrong with it is written down."""
-
-    api: str
-    caller: Caller
-    key: Key | None
-    identity: Identity
-    text: Text | None = None  # of the model that was there when it came
-    notes: list[str] = field(default_factory=list)  # for the client: what was done that it did not ask for
 
 
 @dataclass(eq=False, slots=True)

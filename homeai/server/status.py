@@ -11,7 +11,7 @@ import msgspec
 from homeai import __version__
 from homeai.messages import StepStats
 from homeai.request import Mode, RequestStatus, WaitReason
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.service import Service
 from homeai.server.warmup import Pin
 from homeai.status import (

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from homeai.errors import NotReady, RequestError
-from homeai.server.client import Stream
 from homeai.server.pins import read_pins
 from homeai.server.service import Service
+from homeai.server.stream import Stream
 from homeai.server.supervisor import AWAY, State
 from homeai.server.text import Text
 

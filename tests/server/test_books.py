@@ -13,7 +13,7 @@ from homeai.messages import Finished
 from homeai.metrics import Metrics
 from homeai.request import FinishReason
 from homeai.server.books import Books
-from homeai.server.client import Generation, Record
+from homeai.server.generation import Generation, Record
 from homeai.server.sources import Identity
 from tests.server.fakes import STATS, FakeLedger, make_add
 

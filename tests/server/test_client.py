@@ -14,7 +14,9 @@ from homeai.errors import EngineDied, InvalidRequest, NotReady, QueueTimeout, Re
 from homeai.messages import AbortRequests, AddRequest, Down, Heartbeat, Progress, RequestFailed
 from homeai.request import FinishReason, WaitReason
 from homeai.server.admission import Door
-from homeai.server.client import MAX_BUFFERED_TOKENS, EngineClient, Record, Stream, TokenEvent
+from homeai.server.client import MAX_BUFFERED_TOKENS, EngineClient
+from homeai.server.generation import Record
+from homeai.server.stream import Stream, TokenEvent
 from homeai.server.supervisor import State, Supervisor
 from tests.server.fakes import QUEUE_TIMEOUT_S, READY, STATS, FakeChild, finished, make_add, output, step, until
 

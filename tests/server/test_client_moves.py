@@ -7,7 +7,7 @@ import pytest
 from homeai.errors import NotReady
 from homeai.messages import AbortRequests, AddRequest
 from homeai.request import FinishReason
-from homeai.server.client import Stream
+from homeai.server.stream import Stream
 from homeai.server.supervisor import State
 from tests.server.fakes import finished, make_add, output, step, until
 from tests.server.test_client import Engine, tokens

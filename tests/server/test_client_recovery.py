@@ -7,7 +7,7 @@ import pytest
 from homeai.errors import PoisonedRequest
 from homeai.messages import AddRequest
 from homeai.request import FinishReason
-from homeai.server.client import Stream
+from homeai.server.stream import Stream
 from tests.server.fakes import finished, output, step
 from tests.server.test_client import Engine, tokens
 

@@ -16,8 +16,9 @@ from homeai.messages import AbortRequests, EngineFailed
 from homeai.request import FinishReason
 from homeai.server import keeper as keeper_module
 from homeai.server.admission import Door
-from homeai.server.client import EngineClient, Stream
+from homeai.server.client import EngineClient
 from homeai.server.keeper import Keeper
+from homeai.server.stream import Stream
 from homeai.server.supervisor import State, Supervisor
 from tests.server.fakes import READY, FakeChild, FakeProbe, finished, make_add, output, step, until
 

@@ -9,7 +9,8 @@ from homeai.errors import EngineDied, NotReady
 from homeai.messages import AbortRequests
 from homeai.request import FinishReason
 from homeai.server.admission import Door
-from homeai.server.client import EngineClient, Record
+from homeai.server.client import EngineClient
+from homeai.server.generation import Record
 from homeai.server.outputs import OutputText
 from homeai.server.reply import MAX_SHOWN_CHARS, Piece, Reply
 from homeai.server.supervisor import State, Supervisor

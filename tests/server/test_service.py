@@ -14,10 +14,11 @@ from homeai.errors import InvalidRequest, ModelNotFound, NotAuthenticated, NotRe
 from homeai.keys import KeyStore
 from homeai.messages import AddRequest
 from homeai.request import SamplingParams
+from homeai.server.arrival import Arrival, Caller
 from homeai.server.ask import Ask
 from homeai.server.conversation import Chat, ChatMessage
 from homeai.server.embeddings import Embedded
-from homeai.server.service import SEEDS, Arrival, Caller, Service
+from homeai.server.service import SEEDS, Service
 from homeai.server.sources import Identity
 from homeai.server.supervisor import State
 from tests.server.fakes import READY, FakeLedger, FakeText, make_service, until

@@ -41,20 +41,20 @@ CGROUP = "homeai-test-{}"  # the same one twice would mix up their services
 OVERLAY = """
 set -e
 mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mkdir "$1/upper" "$1/work" "$1/tree"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/tree"
 """
 # What this machine would start when it boots is none of the container's. Without an id it would be a first boot.
 BOOT = f"""{OVERLAY}
-rm -rf "$1"/root/etc/systemd/system/*.wants "$1"/root/etc/systemd/system/homeai*
-echo 0123456789abcdef0123456789abcdef > "$1/root/etc/machine-id"
+rm -rf "$1"/tree/etc/systemd/system/*.wants "$1"/tree/etc/systemd/system/homeai*
+echo 0123456789abcdef0123456789abcdef > "$1/tree/etc/machine-id"
 mkdir -p /run/systemd && mount -t tmpfs tmpfs /run/systemd
 for tree in {" ".join(CGROUPS)}; do
     [[ ! -e $tree/cgroup.procs ]] || {{ mkdir -p $tree/$2 && echo 0 > $tree/$2/cgroup.procs; }}
 done
 cd "$1" && shift 2
 exec systemd-nspawn --quiet --register=no --keep-unit --settings=no --link-journal=no --private-network \
-    --resolv-conf=off --timezone=off --notify-ready=yes --console=pipe --directory=root "$@" --boot
+    --resolv-conf=off --timezone=off --notify-ready=yes --console=pipe --directory=tree "$@" --boot
 """
 
 T = TypeVar("T")

@@ -101,7 +101,7 @@ def _has_text(choice: _Choice) -> bool:
     return bool(choice.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)))
 
 
-def _openai_fields(call: Call, index: int, wording: Wording) -> dict[str, object]:
+def _fields(call: Call, index: int, wording: Wording) -> dict[str, object]:
     fields: dict[str, object] = {
         "model": wording.model,
         "max_tokens": call.max_tokens,
@@ -118,7 +118,7 @@ class Chat:
     path = "/v1/chat/completions"
 
     def body(self, call: Call, index: int, wording: Wording) -> bytes:
-        return msgspec.json.encode(_openai_fields(call, index, wording) | {"messages": _messages(call, wording.salt)})
+        return msgspec.json.encode(_fields(call, index, wording) | {"messages": _messages(call, wording.salt)})
 
     def read(self, line: bytes) -> Event | None:
         return _read_openai(line)
@@ -130,7 +130,7 @@ class Completions:
 
     def body(self, call: Call, index: int, wording: Wording) -> bytes:
         prompt = text_of([*call.system, *call.prompt], wording.salt)
-        return msgspec.json.encode(_openai_fields(call, index, wording) | {"prompt": prompt})
+        return msgspec.json.encode(_fields(call, index, wording) | {"prompt": prompt})
 
     def read(self, line: bytes) -> Event | None:
         return _read_openai(line)

@@ -121,7 +121,15 @@ def _chat(rng: random.Random, duration_s: float, rate: float, sizes: Sizes) -> I
     house = [Part("house", sizes.house)]
     for number, at in enumerate(_instants(rng, duration_s, 6.0 / rate)):
         prompt = [Part(f"voice/{number}", 4 + rng.randrange(12))]
-        yield _call(at, "chat", "voice-kitchen", "voice", house, prompt, 8 + rng.randrange(24))
+        yield Call(
+            at=at,
+            group="chat",
+            source="voice-kitchen",
+            fairness_class="voice",
+            system=house,
+            prompt=prompt,
+            max_tokens=8 + rng.randrange(24),
+        )
     for person in range(2):
         talk: list[Part] = []
         for number, at in enumerate(_instants(rng, duration_s, 12.0 / rate)):
@@ -129,7 +137,14 @@ def _chat(rng: random.Random, duration_s: float, rate: float, sizes: Sizes) -> I
                 talk = []
             talk = [*talk, Part(f"phone-{person}/{number}", sizes.question.draw(rng))]
             num_output = sizes.answer.draw(rng)
-            yield _call(at, "chat", f"phone-{person}", "interactive", [], talk, num_output)
+            yield Call(
+                at=at,
+                group="chat",
+                source=f"phone-{person}",
+                fairness_class="interactive",
+                prompt=talk,
+                max_tokens=num_output,
+            )
             talk = [*talk, Part(f"phone-{person}/{number}/answer", num_output)]
             if sum(part.num_tokens for part in talk) > sizes.document.high / 2:
                 talk = []
@@ -139,7 +154,14 @@ def _long(rng: random.Random, duration_s: float, rate: float, sizes: Sizes) -> I
     """Documents that are read once, from a program that nobody waits for."""
     for number, at in enumerate(_instants(rng, duration_s, 24.0 / rate)):
         document = [Part(f"document/{number}", sizes.document.draw(rng))]
-        yield _call(at, "long", "documents", "background", [], document, sizes.summary.draw(rng))
+        yield Call(
+            at=at,
+            group="long",
+            source="documents",
+            fairness_class="background",
+            prompt=document,
+            max_tokens=sizes.summary.draw(rng),
+        )
 
 
 def _agents(rng: random.Random, duration_s: float, rate: float, sizes: Sizes) -> Iterator[Call]:
@@ -158,7 +180,16 @@ def _agents(rng: random.Random, duration_s: float, rate: float, sizes: Sizes) ->
         for step in range(num_steps):
             num_output = sizes.step.draw(rng)
             leaves = sizes.answer_patience_s * rng.uniform(0.1, 1) if stops and step == num_steps - 1 else None
-            yield _call(at, "agents", "agent", "coding", tools, text, num_output, leaves)
+            yield Call(
+                at=at,
+                group="agents",
+                source="agent",
+                fairness_class="coding",
+                system=tools,
+                prompt=text,
+                max_tokens=num_output,
+                cancel_after_s=leaves,
+            )
             found = Part(f"task/{number}/found/{step}", sizes.passage.draw(rng))
             text = [*text, Part(f"task/{number}/step/{step}", num_output), found]
             at += rng.expovariate(1 / 1.5)
@@ -169,7 +200,14 @@ def _retrieval(rng: random.Random, number: int, at: float, sizes: Sizes) -> Iter
     for call in range(2 + rng.randrange(3)):
         question = Part(f"rag/{number}/{call}", sizes.question.draw(rng))
         prompt = [*passages, question]
-        yield _call(at + 0.05 * call, "agents", "rag", "coding", [], prompt, sizes.answer.draw(rng))
+        yield Call(
+            at=at + 0.05 * call,
+            group="agents",
+            source="rag",
+            fairness_class="coding",
+            prompt=prompt,
+            max_tokens=sizes.answer.draw(rng),
+        )
 
 
 _MAKERS: Final[dict[str, Callable[[random.Random, float, float, Sizes], Iterator[Call]]]] = {
@@ -185,25 +223,3 @@ def _instants(rng: random.Random, duration_s: float, mean_gap_s: float) -> Itera
     while at < duration_s:
         yield at
         at += rng.expovariate(1 / mean_gap_s)
-
-
-def _call(
-    at: float,
-    group: str,
-    source: str,
-    fairness_class: str,
-    system: list[Part],
-    prompt: list[Part],
-    max_tokens: int,
-    cancel_after_s: float | None = None,
-) -> Call:
-    return Call(
-        at=at,
-        group=group,
-        source=source,
-        fairness_class=fairness_class,
-        system=system,
-        prompt=prompt,
-        max_tokens=max_tokens,
-        cancel_after_s=cancel_after_s,
-    )

@@ -14,15 +14,14 @@ from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
+from homeai.server.api.fields import Name, Role
 from homeai.server.api.notes import add_note
-from homeai.server.api.openai_fields import Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
 BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")  # Claude Code's; new at each request
 ERROR: Final = "Error:"
 REFUSED: Final = ("image", "document", "search_result", "container_upload")
 
-Name = Annotated[str, Field(max_length=256)]  # errors repeat it
 Part = Mapping[str, object]
 
 

@@ -9,16 +9,15 @@ from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest
 from homeai.request import SamplingParams
-from homeai.server.api.anthropic_blocks import Message, Name, TextBlock, chat_messages, system_message
+from homeai.server.api.anthropic_blocks import Message, TextBlock, chat_messages, system_message
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
 from homeai.server.api.choices import check_choice, check_names
+from homeai.server.api.fields import INT32_MAX, MAX_STOP, Name
 from homeai.server.api.openai_tools import MAX_TOOLS, TOOL_NAME
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, Schema, Tool, ToolChoice
 
 ANY_MODEL: Final = "claude"  # clients ask for Anthropic's own: that is the resident one
-MAX_STOP: Final = 64
-INT32_MAX: Final = 2**31 - 1
 EFFORTS: Final = {"xhigh": "high", "max": "high"}  # more than that has no name elsewhere
 MODES: Final[dict[str, Literal["none", "auto", "required"]]] = {
     "auto": "auto",

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from homeai.server.service import Caller
+from homeai.server.arrival import Caller
 from homeai.server.sources import OpenWebUIUser
 
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from homeai.server.answers import JSON, unless_gone
 from homeai.server.api.body import Body, Documents, Integer, read_body
 from homeai.server.api.caller import caller_of
+from homeai.server.api.fields import Name
 from homeai.server.api.openai_bodies import TokenIds
-from homeai.server.api.openai_fields import Name
 from homeai.server.api.respond import Value, noted
 from homeai.server.embeddings import MAX_INPUTS, Embedded, Input
 from homeai.server.service import Service

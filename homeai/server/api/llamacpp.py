@@ -20,9 +20,10 @@ from homeai.server.api.llamacpp_answers import NativeAnswer, settings
 from homeai.server.api.llamacpp_bodies import CompletionBody, InfillBody, NativeBody
 from homeai.server.api.openai import PROGRESS_S
 from homeai.server.api.respond import Value, respond
-from homeai.server.client import Generation
+from homeai.server.arrival import Arrival
+from homeai.server.generation import Generation
 from homeai.server.reply import Reply
-from homeai.server.service import Arrival, Service
+from homeai.server.service import Service
 from homeai.server.supervisor import AWAY
 from homeai.server.text import Text
 

@@ -14,8 +14,8 @@ from pydantic.json_schema import SkipJsonSchema
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
+from homeai.server.api.fields import INT32_MAX, MAX_BIASED, MAX_PROMPTS, MAX_TOKEN_IDS, MaxTokens, Name
 from homeai.server.api.openai_bodies import IGNORED, SamplingBody
-from homeai.server.api.openai_fields import INT32_MAX, MAX_BIASED, MAX_PROMPTS, MAX_TOKEN_IDS, MaxTokens, Name
 from homeai.server.ask import Ask
 from homeai.server.infill import Gap, SourceFile
 

@@ -34,9 +34,10 @@ from homeai.server.api.ollama_bodies import (
 )
 from homeai.server.api.ollama_models import running, show, tags
 from homeai.server.api.respond import Value, noted, respond
+from homeai.server.arrival import Arrival
 from homeai.server.embeddings import Embedded, Input
 from homeai.server.reply import Reply
-from homeai.server.service import Arrival, Service
+from homeai.server.service import Service
 from homeai.server.text import Text
 
 VERSION: Final = "0.33.0"  # of the Ollama whose API this is; some clients refuse old ones

@@ -19,8 +19,8 @@ import msgspec
 from homeai.errors import RequestError
 from homeai.request import FinishReason, SampledToken
 from homeai.server.api.respond import Value
-from homeai.server.client import Generation
 from homeai.server.embeddings import Embedded
+from homeai.server.generation import Generation
 from homeai.server.parts import CallArguments, CallEnd, CallStart, Content, Reasoning
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Call, Result

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from homeai.errors import InvalidRequest
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
-from homeai.server.api.ollama_fields import EFFORTS, Format, Inputs, KeepAlive, NoImages, Think
+from homeai.server.api.fields import KeepAlive, Name, NumLogprobs
+from homeai.server.api.ollama_fields import EFFORTS, Format, Inputs, NoImages, Think
 from homeai.server.api.ollama_messages import Message
 from homeai.server.api.ollama_options import DrawingOptions, OllamaBody, Options
-from homeai.server.api.openai_fields import Name, NumLogprobs
 from homeai.server.api.openai_tools import Tools, toolbox
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, ChatMessage

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import MAX_ENTRIES
 from homeai.server.embeddings import MAX_INPUTS
-from homeai.server.keep_alive import keep_alive_s
 
 Effort = Literal["low", "medium", "high", "max"]
 EFFORTS: Final[dict[str, str]] = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
@@ -53,7 +52,4 @@ Think = Annotated[bool | str, BeforeValidator(_think, json_schema_input_type=boo
 Format = Annotated[
     dict[str, object] | str,
     BeforeValidator(_format, json_schema_input_type=dict[str, object] | Literal["json", ""]),
-]
-KeepAlive = Annotated[
-    float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
 ]

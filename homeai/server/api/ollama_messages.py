@@ -9,8 +9,8 @@ from pydantic import Field
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
+from homeai.server.api.fields import Name, Role
 from homeai.server.api.ollama_fields import NO_IMAGES
-from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.openai_messages import Content
 from homeai.server.conversation import ChatMessage, ToolCall
 

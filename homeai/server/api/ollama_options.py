@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from homeai.request import SamplingParams
 from homeai.server.api.body import Body, Integer
-from homeai.server.api.openai_fields import INT32_MAX, Penalty, Repetition, Share, Stop
+from homeai.server.api.fields import INT32_MAX, Penalty, Repetition, Share, Stop
 from homeai.server.ask import Ask
 
 LOADED_ONCE: Final = "the model is loaded once, as this server was started"

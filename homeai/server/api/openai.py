@@ -12,8 +12,9 @@ from homeai.server.api.caller import caller_of
 from homeai.server.api.openai_answers import Answer, ChatAnswer, CompletionAnswer, FimAnswer, Options
 from homeai.server.api.openai_bodies import ChatBody, CompletionBody, FimBody, SamplingBody
 from homeai.server.api.respond import respond
+from homeai.server.arrival import Arrival
 from homeai.server.reply import Reply
-from homeai.server.service import Arrival, Service
+from homeai.server.service import Service
 
 PROGRESS_S = 0.25  # between two words about how far a prompt is read
 

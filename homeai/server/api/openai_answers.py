@@ -12,7 +12,7 @@ from homeai.errors import RequestError
 from homeai.request import FinishReason, SampledToken
 from homeai.server.api.openai_deltas import REASONS, ChatDeltas, Thoughts, finish_reason, message
 from homeai.server.api.respond import Value
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result
 from homeai.server.shapes import openai_error

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
-from homeai.server.api.openai_deltas import Thoughts
-from homeai.server.api.openai_fields import (
+from homeai.server.api.fields import (
     INT32_MAX,
     MAX_PROMPTS,
     MAX_TOKEN_IDS,
     Bias,
     Breakers,
     Count,
+    KeepAlive,
     MaxTokens,
     Modalities,
     Name,
@@ -28,13 +28,13 @@ from homeai.server.api.openai_fields import (
     Stop,
     Texts,
 )
+from homeai.server.api.openai_deltas import Thoughts
 from homeai.server.api.openai_formats import answer_format
 from homeai.server.api.openai_messages import Message
 from homeai.server.api.openai_reasoning import Effort, ReasoningFormat, ReasoningWish, thinking
 from homeai.server.api.openai_tools import Functions, Toolbox, Tools, toolbox
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat
-from homeai.server.keep_alive import keep_alive_s
 
 IGNORED: Final = frozenset(
     (
@@ -70,11 +70,6 @@ Prompt = Annotated[
     | Annotated[TokenIds, Tag("token ids")]
     | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("many id lists")],
     Discriminator(_kind_of_prompt),
-]
-
-
-KeepAlive = Annotated[
-    float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
 ]
 
 

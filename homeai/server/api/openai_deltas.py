@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 from homeai.request import FinishReason
 from homeai.server.api.respond import Value
+from homeai.server.families.arguments import NO_ARGUMENTS
 from homeai.server.parts import CallArguments, CallEnd, CallStart, Content, Part, Reasoning
 from homeai.server.result import Call, Result
 
 REASONS: Final = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
-NO_ARGUMENTS: Final = "{}"
 
 Thoughts = Literal["apart", "inline", "hidden"]
 """Where reasoning goes: into fields of its own, into the text between two tags, or nowhere."""

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
-from homeai.server.api.openai_fields import Name, Role
+from homeai.server.api.fields import Name, Role
 from homeai.server.conversation import ChatMessage, ToolCall
 
 

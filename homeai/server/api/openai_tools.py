@@ -11,7 +11,7 @@ from pydantic import Field
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.choices import check_names
-from homeai.server.api.openai_fields import Name
+from homeai.server.api.fields import Name
 from homeai.server.conversation import Tool, ToolChoice
 
 MAX_TOOLS: Final = 1024

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from homeai.errors import RequestError
 from homeai.server.answers import JSON, EventStream, unless_gone
+from homeai.server.arrival import Arrival
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result
-from homeai.server.service import Arrival
 
 Value = dict[str, object]
 

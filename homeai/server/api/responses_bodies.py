@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.request import SamplingParams
 from homeai.server.api.body import MAX_ENTRIES, Body, Integer, Refused
-from homeai.server.api.openai_fields import INT32_MAX, Count, Name, NumLogprobs, Penalty, Texts
+from homeai.server.api.fields import INT32_MAX, Count, Name, NumLogprobs, Penalty, Texts
 from homeai.server.api.openai_reasoning import Effort, ReasoningWish, thinking
 from homeai.server.api.responses_items import Item, chat_messages
 from homeai.server.api.responses_tools import Toolbox, Tools, toolbox

@@ -14,8 +14,8 @@ from pydantic import Discriminator, Field, Tag
 from homeai.errors import Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Body
 from homeai.server.api.call_arguments import read_arguments
+from homeai.server.api.fields import Name, Role
 from homeai.server.api.notes import add_note
-from homeai.server.api.openai_fields import Name, Role
 from homeai.server.api.responses_tools import full_name, text_arguments
 from homeai.server.conversation import ChatMessage, ToolCall
 

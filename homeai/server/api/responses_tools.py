@@ -15,8 +15,8 @@ from pydantic import ConfigDict, Field
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import Body
 from homeai.server.api.choices import check_choice, check_names
+from homeai.server.api.fields import Name
 from homeai.server.api.notes import add_note
-from homeai.server.api.openai_fields import Name
 from homeai.server.api.openai_tools import MAX_TOOLS, MODES, ToolName
 from homeai.server.conversation import Tool, ToolChoice
 

@@ -10,29 +10,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from fastapi import APIRouter
-from pydantic import Discriminator, Tag
 from starlette.requests import Request
 from starlette.responses import Response
 
 from homeai.server.answers import JSON
 from homeai.server.api.body import Body, Documents, Refused, read_body
 from homeai.server.api.caller import caller_of
-from homeai.server.api.llamacpp_bodies import Mixed
+from homeai.server.api.fields import Name
+from homeai.server.api.llamacpp_bodies import OnePrompt
 from homeai.server.api.openai_bodies import ChatBody, TokenIds
-from homeai.server.api.openai_fields import Name
 from homeai.server.api.respond import Value
 from homeai.server.service import Service
 from homeai.server.text import Text
-
-
-def _kind_of_content(value: object) -> str:
-    return "one mixed" if isinstance(value, list) else "a text"
-
-
-Content = Annotated[Annotated[str, Tag("a text")] | Annotated[Mixed, Tag("one mixed")], Discriminator(_kind_of_content)]
 
 
 class TokenizeBody(Body):
@@ -40,9 +32,7 @@ class TokenizeBody(Body):
 
     ignored: ClassVar[frozenset[str]] = frozenset()
 
-    content: Annotated[
-        Annotated[str, Tag("a text")] | Annotated[Mixed, Tag("one mixed")], Discriminator(_kind_of_content)
-    ]
+    content: OnePrompt
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False

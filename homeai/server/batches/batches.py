@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from homeai.config import BatchesConfig
 from homeai.errors import BodyTooLarge, InvalidRequest, NotFound, NotReady, TooManyRequests
+from homeai.server.arrival import Arrival, Caller
 from homeai.server.batches.archive import Archive
 from homeai.server.batches.asking import asker
 from homeai.server.batches.lines import ENDPOINTS, Checked, check
@@ -24,7 +25,7 @@ from homeai.server.sources import Identity, OnBehalf, is_loopback
 from homeai.status import BatchProgress
 
 if TYPE_CHECKING:
-    from homeai.server.service import Arrival, Caller, Service
+    from homeai.server.service import Service
 
 BACKGROUND: Final = "background"
 MAX_NAME_LENGTH: Final = 256

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from homeai.messages import AddRequest
 from homeai.request import FinishReason, SampledToken, SamplingParams
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.parts import CallArguments, CallEnd, CallStart, Part
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result

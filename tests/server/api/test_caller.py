@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from homeai.server.api.caller import caller_of
-from homeai.server.service import Caller
+from homeai.server.arrival import Caller
 from homeai.server.sources import OpenWebUIUser
 
 

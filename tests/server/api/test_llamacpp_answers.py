@@ -13,7 +13,7 @@ from homeai.messages import AddRequest
 from homeai.request import FinishReason, SampledToken, SamplingParams, TokenLogprob
 from homeai.server.api.llamacpp_answers import NativeAnswer
 from homeai.server.ask import Ask
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.parts import Content
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result

@@ -13,7 +13,7 @@ from homeai.errors import EngineDied, PromptTooLong
 from homeai.messages import AddRequest
 from homeai.request import FinishReason, SampledToken, SamplingParams, TokenLogprob
 from homeai.server.api.ollama_answers import Answer, ChatAnswer, TextAnswer, counts, empty_chat, empty_text, timestamp
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.parts import CallArguments, CallEnd, CallStart, Content, Part, Reasoning
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result

@@ -12,7 +12,7 @@ from homeai.errors import PromptTooLong
 from homeai.messages import AddRequest
 from homeai.request import FinishReason, SampledToken, SamplingParams, TokenLogprob
 from homeai.server.api.openai_answers import ChatAnswer, CompletionAnswer, timings, usage
-from homeai.server.client import Generation
+from homeai.server.generation import Generation
 from homeai.server.parts import CallArguments, CallEnd, CallStart, Content, Part, Reasoning
 from homeai.server.reply import Piece, Reply
 from homeai.server.result import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from homeai.server.api.respond import MAX_NOTES_LENGTH, noted
-from homeai.server.service import Arrival, Caller
+from homeai.server.arrival import Arrival, Caller
 from homeai.server.sources import Identity
 
 

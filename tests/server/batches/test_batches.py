@@ -11,8 +11,9 @@ import pytest
 
 from homeai.errors import NotAuthenticated, QuotaExceeded, TooManyRequests
 from homeai.keys import KeyStore
+from homeai.server.arrival import Caller
 from homeai.server.batches.batches import Batches, owner_of
-from homeai.server.service import Caller, Service
+from homeai.server.service import Service
 from homeai.server.sources import Identity, OnBehalf
 from homeai.server.supervisor import State
 from tests.server.batches.factories import make_batch

@@ -1,4 +1,4 @@
-"""Types of single fields that several bodies of OpenAI's API have."""
+"""Types of single fields that several bodies have, of OpenAI's API and of others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from homeai.errors import InvalidRequest, Unsupported
 from homeai.server.api.body import MAX_ENTRIES, Integer
+from homeai.server.keep_alive import keep_alive_s
 from homeai.server.turns import ROLES
 
 MAX_LOGPROBS: Final = 20
@@ -63,4 +64,7 @@ Breakers = Annotated[list[Annotated[str, Field(max_length=64)]], Field(fail_fast
 Bias = Annotated[
     dict[Annotated[int, Field(strict=False)], Annotated[float, Field(ge=-100, le=100)]],
     BeforeValidator(_not_too_many),
+]
+KeepAlive = Annotated[
+    float, Field(allow_inf_nan=True), BeforeValidator(keep_alive_s, json_schema_input_type=float | str)
 ]
