@@ -26,6 +26,7 @@ import logging
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from homeai.clock import Clock, MonotonicClock
@@ -48,7 +49,7 @@ from homeai.server.warmup import Pin, WarmUp
 log = logging.getLogger("homeai.supervisor")
 
 PROGRESS_INTERVAL_S = 2.0
-BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)  # after a death
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)  # after a death by itself; whom somebody killed is not at fault
 LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # at a device that is unavailable
 STEP_MARGIN = 4  # a step that takes so many times what it was to take is hung
 WATCH_INTERVAL_S = 1.0
@@ -89,6 +90,14 @@ class State(enum.StrEnum):
 AWAY = (State.SLEEPING, State.YIELDED)
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Of a child, that nobody wanted. `by_itself`: it was not killed from outside."""
+
+    at: float
+    by_itself: bool
+
+
 class Supervisor:
     """`on_message` gets what the engine says. Each incarnation's end is told once: by `on_died` when the next one will
     go on with what was in it (the reason, and whether it died by itself or was killed by somebody), else by `on_lost`,
@@ -120,7 +129,7 @@ class Supervisor:
         self._longest_step_s = 0.0  # that this child took or announced
         self._was_hung = False  # this child, so that it was killed
         self._num_looks = 0  # at a device that is unavailable
-        self._deaths: deque[float] = deque()
+        self._deaths: deque[Death] = deque()  # of the last `restart_window_s`
         self._heard_at = self._reported_at = self._spawned_at = self._loaded_at = self._clock.now()
         self._launch_s = 0.0
         self.state = State.STOPPED
@@ -408,7 +417,8 @@ class Supervisor:
     async def _after_death(self, last_words: EngineFailed | None, exit_code: int) -> None:
         """Give up, or finish draining, or go on with a new child."""
         reason = last_words.message if last_words else f"the engine process ended with exit code {exit_code}"
-        if (last_words is not None and last_words.fatal) or self._dies_too_often():
+        death = Death(self._clock.now(), by_itself=exit_code != -signal.SIGKILL or self._was_hung)
+        if (last_words is not None and last_words.fatal) or self._dies_too_often(death):
             self._fail(reason)
             return
         log.error("the engine died: %s", reason)
@@ -418,8 +428,9 @@ class Supervisor:
             return
         self.num_restarts += 1
         self._set_state(State.LOADING)
-        self.on_died(reason, exit_code != -signal.SIGKILL or self._was_hung)
-        await self._pause(BACKOFF_S, len(self._deaths))
+        self.on_died(reason, death.by_itself)
+        if death.by_itself:
+            await self._pause(BACKOFF_S, sum(death.by_itself for death in self._deaths))
 
     async def _after_look(self, reason: str) -> None:
         """The device cannot take the model now. Who waits is told so, and it is tried again, more and more seldom."""
@@ -443,10 +454,9 @@ class Supervisor:
             async with asyncio.timeout(lengths_s[min(count, len(lengths_s)) - 1]):
                 await self._nudged()
 
-    def _dies_too_often(self) -> bool:
-        now = self._clock.now()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._residency.restart_window_s:
+    def _dies_too_often(self, death: Death) -> bool:
+        self._deaths.append(death)
+        while self._deaths[0].at < death.at - self._residency.restart_window_s:
             self._deaths.popleft()
         return len(self._deaths) > self._residency.max_restarts
 

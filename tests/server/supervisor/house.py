@@ -48,9 +48,9 @@ class House:
         self.child.say(READY)
         await self.reach(State.RESIDENT)
 
-    async def lose_child(self, *last_words: EngineFailed) -> None:
+    async def lose_child(self, *last_words: EngineFailed, exit_code: int = 1) -> None:
         """It dies, and the next one is started or none."""
         num_ends = len(self.losses) + len(self.deaths)
         self.child.say(*last_words)
-        self.child.die()
+        self.child.die(exit_code)
         await until(lambda: len(self.losses) + len(self.deaths) > num_ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -82,6 +83,21 @@ async def test_stop_does_not_wait_for_the_back_off(house: House, monkeypatch: py
     await house.supervisor.stop()
     assert house.state is State.STOPPED
     assert len(house.children) == 1
+
+
+async def test_child_that_was_killed_is_replaced_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", (3600.0,))
+    await house.become_resident()
+    await house.lose_child(exit_code=-signal.SIGKILL)
+    await until(lambda: len(house.children) == 2)
+
+
+async def test_child_that_was_killed_too_often_stays_down(house: House) -> None:
+    for num_children in (2, 3):
+        await house.lose_child(exit_code=-signal.SIGKILL)
+        await until(lambda count=num_children: len(house.children) == count)
+    await house.lose_child(exit_code=-signal.SIGKILL)
+    assert house.state is State.FAILED
 
 
 # ---- a device that is unavailable ----------------------------------------------------------------------
