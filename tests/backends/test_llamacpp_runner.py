@@ -23,6 +23,7 @@ from homeai.backends.llamacpp.tokens import TokenBuffer
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine, Step
 from homeai.errors import DeviceUnavailable, ModelLoadError
+from homeai.policy import ClassPolicy
 from homeai.request import FinishReason, Request, RequestStatus, SampledToken, SamplingParams
 from homeai.sampling.row import Logits
 from homeai.sampling.state import SamplerState
@@ -31,6 +32,7 @@ from tests.backends.factories import CHUNK, Cells, encode, long_text
 from tests.engine.factories import create_engine_config
 from tests.scheduling.factories import create_scheduler
 
+LONG_S = 10.0  # longer than anybody is left alone in the batch
 DELTA = 0.6  # batch composition alone moves a logit by up to 0.7; a context that lost text, by more than 4
 PROMPTS = {
     "short": "The capital of France is",
@@ -86,9 +88,12 @@ class Run:
         }
         return cls(runner, Engine(create_scheduler(**defaults | config), runner, MonotonicClock()))
 
-    def add(self, name: str, prompt: list[int], *, max_tokens: int, source: str = "default") -> Request:
+    def add(
+        self, name: str, prompt: list[int], *, max_tokens: int, source: str = "default", **fields: object
+    ) -> Request:
         sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        request = Request(name, prompt, sampling, source=source, arrival_at=float(len(self.requests)))
+        fields = {"arrival_at": float(len(self.requests))} | fields
+        request = Request(name, prompt, sampling, source=source, **fields)  # type: ignore[arg-type]
         self.requests.append(request)
         self.engine.add(request)
         return request
@@ -233,6 +238,49 @@ def test_parked_request_goes_on_at_the_exact_position(
     for request in requests:
         assert len(run.tokens[request.request_id]) == 40
         assert_agrees(model, request, run.tokens[request.request_id])
+
+
+class HastyClock(MonotonicClock):
+    """Steps take as long as they take; between them time can be left out."""
+
+    skipped_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.skipped_s
+
+
+@pytest.mark.parametrize(
+    ("num_cached_seqs", "host_bytes", "ops"),
+    [
+        pytest.param(4, 0, set(), id="in place"),
+        pytest.param(0, 2**28, {KVOpKind.SAVE, KVOpKind.RESTORE}, id="saved"),
+        pytest.param(0, 0, {KVOpKind.DROP}, id="computed again"),
+    ],
+)
+def test_request_parked_a_hundred_times_says_what_it_would_have_said(
+    model: Model,
+    start_runner: Callable[..., LlamaCppRunner],
+    num_cached_seqs: int,
+    host_bytes: int,
+    ops: set[KVOpKind],
+) -> None:
+    runner = start_runner(num_kv_cells=512, max_num_seqs=1, num_cached_seqs=num_cached_seqs)
+    cache = {"max_kept_cells": None, "host_bytes": host_bytes, "kv_bytes_per_token": runner.limits.kv_bytes_per_token}
+    classes = {"voice": ClassPolicy(weight=8.0, ttft_target_s=1.0), "background": ClassPolicy(weight=1.0)}
+    run = Run.of(runner, classes=classes, **cache)
+    clock = run.engine.clock = HastyClock()
+    parked = run.add("parked", encode(model, PROMPTS["short"]), max_tokens=110, fairness_class="background")
+    kinds: set[KVOpKind] = set()
+    while run.engine.has_work:
+        if parked.status is RequestStatus.RUNNING and parked.num_output_tokens and parked.num_preemptions < 100:
+            at, name = clock.now(), f"hurried {len(run.requests)}"
+            run.add(name, encode(model, "Hello"), max_tokens=1, fairness_class="voice", arrival_at=at)
+        clock.skipped_s += LONG_S
+        kinds |= {op.kind for op in run.step().plan.kv_ops}
+    assert parked.num_preemptions == 100
+    assert kinds >= ops
+    assert len(run.tokens["parked"]) == 110
+    assert_agrees(model, parked, run.tokens["parked"])
 
 
 # ---- going on in another engine ----------------------------------------------------------------------
