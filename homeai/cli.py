@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from homeai import __version__, cli_batches, cli_bench, cli_control
+from homeai import __version__, cli_batches, cli_bench, cli_control, cli_doctor, cli_plan, cli_top
 from homeai.errors import ConfigError, HomeAIError
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
 app.add_typer(cli_batches.app, name="batch")
 app.add_typer(cli_control.app)
+app.add_typer(cli_top.app)
+app.add_typer(cli_doctor.app)
+app.add_typer(cli_plan.app)
 app.add_typer(cli_bench.app, name="bench")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="YAML file, as config.example.yaml.")]
@@ -193,21 +196,6 @@ def pull(
     raise typer.Exit(cli_models.pull(_load(config, data_dir, None), model))
 
 
-@app.command()
-def plan(
-    model: Annotated[Path | None, typer.Argument(help="A GGUF file or the name of a pulled model.")] = None,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    settings: SetOption = None,
-) -> None:
-    """Say whether a model fits into memory with these settings, and what it would take."""
-    from homeai import cli_models
-    from homeai.models import chosen
-
-    loaded = _load(config, data_dir, settings, **{"model.path": model})
-    cli_models.plan(loaded, chosen(loaded) or _default_model(loaded))
-
-
 @models_app.command("list")
 def models_list(
     config: ConfigOption = None, data_dir: DataDirOption = None, url: UrlOption = DEFAULT_URL, key: KeyOption = None
@@ -240,7 +228,12 @@ def models_rm(
 @config_app.command("check")
 def config_check(config: ConfigOption = None, data_dir: DataDirOption = None, settings: SetOption = None) -> None:
     """Say whether the settings can be used; exit code 2 and one line if not."""
-    _load(config, data_dir, settings)
+    from homeai.backends.choice import checked, unused
+    from homeai.models import chosen
+
+    loaded = _load(config, data_dir, settings)
+    for note in unused(loaded, checked(loaded, chosen(loaded))):
+        print(note)
     print("the settings are fine")
 
 

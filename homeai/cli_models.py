@@ -1,4 +1,4 @@
-"""`homeai pull`, `homeai models` and `homeai plan`: model files for people at a terminal."""
+"""`homeai pull` and `homeai models`: model files for people at a terminal."""
 
 from __future__ import annotations
 
@@ -102,33 +102,8 @@ def _chosen(config: Config) -> Path | None:
 def _use(model: StoredModel, chosen: Path | None, served: str | None) -> str | None:
     if served == model.path.name:
         return "served now"
-    is_chosen = chosen is not None and chosen.absolute() in [path.absolute() for path in model.paths]
+    is_chosen = chosen is not None and chosen.absolute() in [path.absolute() for path in (model.path, *model.paths)]
     return "chosen by model.path" if is_chosen else None
-
-
-def plan(config: Config, model_path: Path) -> None:
-    """Print what a load would take now, and of what. Raises `HomeAIError` when it does not fit."""
-    from dataclasses import fields
-
-    from rich.table import Table
-
-    from homeai.backends.llamacpp.runner import preview
-    from homeai.console import plain_console
-    from homeai.memory_plan import Need, gib
-    from homeai.server.launch import engine_config
-
-    planned = preview(engine_config(config, model_path))
-    memories = [("GPU", planned.needs.device, planned.rooms.device), ("memory", planned.needs.host, planned.rooms.host)]
-    there = [(name, need, room) for name, need, room in memories if need is not None and room is not None]
-    table = Table(model_path.name, *(name for name, _, _ in there), box=None, header_style="dim")
-    for part in fields(Need):
-        table.add_row(part.name.replace("_", " "), *(gib(getattr(need, part.name)) for _, need, _ in there))
-    table.add_row("together", *(gib(need.total) for _, need, _ in there))
-    table.add_row("free", *(f"{gib(room.free)} of {gib(room.total)}" for _, _, room in there))
-    console = plain_console()
-    console.print(table)
-    for change in planned.changes:
-        console.print(change)
 
 
 def serving(url: str, key: str | None) -> str | None:

@@ -183,6 +183,7 @@ class ServerConfig(Section):
 
 class ModelConfig(Section):
     path: FilePath | None = None
+    backend: Literal["auto", "llamacpp", "torch"] = "auto"
     name: Name | None = None
     aliases: Names = ("default",)
     device: Literal["auto", "cuda", "cpu"] = "auto"
@@ -193,6 +194,7 @@ class ModelConfig(Section):
     kv_type: Literal["f16", "q8_0", "q4_0"] = "f16"
     fit: Literal["auto", "strict"] = "auto"
     memory_margin: Annotated[float, Field(ge=0, lt=1, description="a number from 0 on, below 1")] = 0.05
+    gpu_memory_utilization: Fraction = 0.9
     chat_template: FilePath | None = None
 
 

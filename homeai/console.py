@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STATE_STYLES = {"resident": "green", "failed": "red", "draining": "yellow", "yielded": "yellow", "sleeping": "blue"}
 GIB = 2**30
 MIB = 2**20
+QUIET_S = 15.0  # an idle daemon still speaks every five seconds
 
 
 class DaemonClient:
@@ -38,6 +39,17 @@ class DaemonClient:
             response = http.get("/api/status", timeout=10)
             _check(response)
             return msgspec.json.decode(response.content, type=Status)
+
+    def statuses(self) -> Iterator[Status]:
+        """As it changes, until the server ends it."""
+        timeout = httpx.Timeout(10, read=QUIET_S)
+        with self._connection() as http, http.stream("GET", "/api/status/events", timeout=timeout) as response:
+            if response.status_code != 200:
+                response.read()
+            _check(response)
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    yield msgspec.json.decode(line[6:], type=Status)
 
     def control(self, what: str, **fields: object) -> None:
         """One of what the owner may do: /api/admin/`what`."""

@@ -1,4 +1,8 @@
-"""Model files by their names: which belong together, and how their weights are stored. Nothing is opened here."""
+"""Model files by their names: which belong together, and how their weights are stored. Nothing is opened here.
+
+GGUF files, and folders of safetensors: what transformers loads of a repository (`model.safetensors` or all of its
+parts), with the small files beside it.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +26,26 @@ _QUANT = re.compile(
 _NOT_MODELS = re.compile(r"^(mmproj|imatrix)|imatrix\.gguf$", re.I)  # projectors and calibration data
 
 
+SAFETENSORS: Final = "SAFETENSORS"  # what follows the colon in `owner/repo:safetensors`
+
+_WEIGHTS: Final = re.compile(r"model(?:-(\d{5})-of-(\d{5}))?\.safetensors")
+_BESIDE_WEIGHTS: Final = re.compile(r"(?!adapter_).+\.(?:json|jinja)|merges\.txt|tokenizer\.model")
+
+
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """One model: a GGUF file, or all parts of a split one, in order."""
+    """One model: a GGUF file, or all parts of a split one, in order; or the files of a folder (`is_folder`), its
+    weights first."""
 
-    stem: str  # without part numbers and `.gguf`, with the folders that lead there
+    stem: str  # without part numbers and `.gguf`, with the folders that lead there; a folder's is its name
     names: tuple[str, ...]
+    is_folder: bool = False
 
     @property
     def quant(self) -> str | None:
         """Upper case, as in `Q4_K_M`; from the file's name, else from a folder's."""
+        if self.is_folder:
+            return SAFETENSORS
         folder, _, name = self.stem.rpartition("/")
         found = _QUANT.findall(name) or _QUANT.findall(folder)
         return found[-1].upper() if found else None
@@ -42,6 +56,10 @@ class FileSet:
         stem = self.stem.casefold()
         name = stem.rpartition("/")[2]
         return frozenset((stem, name, f"{stem}.gguf", f"{name}.gguf"))
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name.endswith(".safetensors")) if self.is_folder else self.names
 
     def is_meant_by(self, quant: str) -> bool:
         """`quant` is what follows the colon in `owner/repo:quant`: a quant, or a file's name."""
@@ -64,6 +82,22 @@ def file_sets(names: Iterable[str]) -> list[FileSet]:
         sets[stem[: part.start()] if part else stem, count][number] = name
     complete = {key: parts for key, parts in sets.items() if sorted(parts) == list(range(1, key[1] + 1))}
     return [FileSet(stem, tuple(parts[i] for i in sorted(parts))) for (stem, _), parts in sorted(complete.items())]
+
+
+def folder_set(name: str, names: Iterable[str]) -> FileSet | None:
+    """The model that a folder called `name` is, by the files in it (those deeper down are none of it): None where it
+    has no config.json, or not all parts of its weights."""
+    files = sorted(file for file in names if "/" not in file)
+    weights = {file: match for file in files if (match := _WEIGHTS.fullmatch(file))}
+    whole = [file for file, match in weights.items() if match[1] is None]
+    counts = sorted({match[2] for match in weights.values() if match[2]})
+    parts = [[file for file, match in weights.items() if match[2] == count] for count in counts]
+    complete = [whole] * bool(whole) + [
+        part for part, count in zip(parts, counts, strict=True) if len(part) == int(count)
+    ]
+    if "config.json" not in files or not complete:
+        return None
+    return FileSet(name, (*complete[0], *filter(_BESIDE_WEIGHTS.fullmatch, files)), is_folder=True)
 
 
 def preferred(sets: Sequence[FileSet]) -> FileSet | None:

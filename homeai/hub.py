@@ -2,7 +2,8 @@
 
 What is asked of the hub, and how, is `huggingface_hub`'s; but its own downloads begin anew after an interruption,
 so the bytes are fetched here, with Range requests. A file becomes a model when all of it is there and its SHA-256
-is the hub's. `huggingface_hub` takes a while to import: only `homeai pull` imports this file.
+(of small files beside safetensors: git's hash) is the hub's. `huggingface_hub` takes a while to import: only
+`homeai pull` imports this file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,8 +31,8 @@ from huggingface_hub.errors import (
 )
 
 from homeai.errors import PullError
-from homeai.gguf_files import FileSet, file_sets, preferred
-from homeai.models import Reference, Store, StoredModel
+from homeai.gguf_files import FileSet, preferred
+from homeai.models import Reference, Store, StoredModel, sets_in
 
 BLOCK_BYTES: Final = 1024 * 1024
 KEPT_FREE_BYTES: Final = 256 * 1024 * 1024  # of the disk: the ledger and the system go on writing
@@ -45,9 +46,21 @@ Pause = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
+    """`digest` is the hub's SHA-256 of a large file (LFS); of a small one only git's SHA-1 is known (`is_in_git`)."""
+
     name: str
     size_bytes: int
-    sha256: str
+    digest: str
+    is_in_git: bool = False
+
+    @property
+    def key(self) -> str:
+        """What waits under this name is this file's. Small ones may be equal."""
+        return f"{self.digest}-{self.name}" if self.is_in_git else self.digest
+
+    def hash(self) -> hashlib._Hash:
+        """What, fed with the file, becomes `digest`."""
+        return hashlib.sha1(f"blob {self.size_bytes}\0".encode()) if self.is_in_git else hashlib.sha256()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +82,27 @@ def look_up(reference: Reference) -> RemoteModel:
     with _explained(reference):
         info = HfApi().model_info(reference.repo_id, files_metadata=True, timeout=TIMEOUT.read)
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
-    files = choose(reference, file_sets(siblings))
+    files = choose(reference, sets_in(reference.repo, siblings))
     parts: list[RemoteFile] = []
     for name in files.names:
-        size, lfs = siblings[name].size, siblings[name].lfs
-        if size is None or lfs is None:
+        size, lfs, blob_id = siblings[name].size, siblings[name].lfs, siblings[name].blob_id
+        if size is None or (lfs is None and (blob_id is None or not files.is_folder)):
             raise PullError(f"the hub tells no size and SHA-256 of {name} in {reference.repo_id}: it cannot be checked")
-        parts.append(RemoteFile(name, size, lfs.sha256))
+        if lfs is not None:
+            parts.append(RemoteFile(name, size, lfs.sha256))
+        elif blob_id is not None:
+            parts.append(RemoteFile(name, size, blob_id, is_in_git=True))
     assert info.sha is not None, "a repository with files has a commit"
     return RemoteModel(reference.repo_id, info.sha, files, tuple(parts))
 
 
-def choose(reference: Reference, available: list[FileSet]) -> FileSet:
+def choose(reference: Reference, available: Sequence[FileSet]) -> FileSet:
     """The model that is meant. Raises `PullError` with the choice there is."""
     if not available:
-        raise PullError(f"{reference.repo_id} has no GGUF model; repositories that do often end in -GGUF")
+        raise PullError(
+            f"{reference.repo_id} has no GGUF model (repositories that do often end in -GGUF), nor config.json with "
+            "model.safetensors or all of its parts"
+        )
     candidates = available
     if reference.quant is not None:
         candidates = [files for files in available if files.is_meant_by(reference.quant)]
@@ -96,7 +115,7 @@ def choose(reference: Reference, available: list[FileSet]) -> FileSet:
     raise PullError(f"{reference.repo_id} {which}: choose {reference.repo_id}:{' or :'.join(names)}")
 
 
-def _is_only(files: FileSet, available: list[FileSet]) -> bool:
+def _is_only(files: FileSet, available: Sequence[FileSet]) -> bool:
     return sum(other.quant == files.quant for other in available) == 1
 
 
@@ -131,17 +150,17 @@ class Pull:
         paths = {part: self._directory / part.name for part in self._model.parts}
         if not all(_size(path) == part.size_bytes for part, path in paths.items()):
             return False
-        is_right = all(_digest(path, self._advance).hexdigest() == part.sha256 for part, path in paths.items())
+        is_right = all(_digest(path, part, self._advance).hexdigest() == part.digest for part, path in paths.items())
         if not is_right:
             self._num_bytes = 0
         return is_right
 
     def _whole(self, part: RemoteFile) -> Path:
         """Where a part waits for the others: complete, and its hash was right."""
-        return self._partial / f"{part.sha256}.whole"
+        return self._partial / f"{part.key}.whole"
 
     def _growing(self, part: RemoteFile) -> Path:
-        return self._partial / f"{part.sha256}.part"
+        return self._partial / f"{part.key}.part"
 
     def _check_room(self) -> None:
         have = sum(max(_size(self._whole(part)) or 0, _size(self._growing(part)) or 0) for part in self._model.parts)
@@ -163,7 +182,7 @@ class Pull:
         if (_size(growing) or 0) > part.size_bytes:
             growing.unlink()
         with growing.open("ab+") as file:
-            digest = _digest(growing, self._advance)
+            digest = _digest(growing, part, self._advance)
             num_fruitless = 0
             while (start := file.tell()) < part.size_bytes:
                 reason = self._receive(part, file.fileno(), start, digest)
@@ -174,11 +193,12 @@ class Pull:
                 if num_fruitless:
                     self._pause(2.0 ** (num_fruitless - 1))
             os.fsync(file.fileno())
-        if digest.hexdigest() != part.sha256:
+        if digest.hexdigest() != part.digest:
             growing.unlink()
+            kind = "git hash" if part.is_in_git else "SHA-256"
             raise PullError(
-                f"{part.name} came damaged and was deleted: its SHA-256 is {digest.hexdigest()}, "
-                f"the hub says {part.sha256}; pull it again"
+                f"{part.name} came damaged and was deleted: its {kind} is {digest.hexdigest()}, "
+                f"the hub says {part.digest}; pull it again"
             )
         growing.replace(self._whole(part))
 
@@ -281,8 +301,8 @@ def _line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _digest(path: Path, advance: Callable[[int], None]) -> hashlib._Hash:
-    digest = hashlib.sha256()
+def _digest(path: Path, part: RemoteFile, advance: Callable[[int], None]) -> hashlib._Hash:
+    digest = part.hash()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)

@@ -23,6 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the child needs to load and schedule; resolved by the front end."""
 
     model_path: str
+    backend: str = "auto"  # auto (by what the path holds) | llamacpp | torch
     device: str  # auto | cuda | cpu; the child looks, so that the front end never opens a GPU
     n_gpu_layers: int
     num_threads: int
@@ -50,6 +51,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_interval_s: float
     fit: str = "auto"  # auto | strict
     memory_margin: float = 0.05  # part of each memory that stays free
+    gpu_memory_utilization: float = 0.9  # part of the GPU that torch may take, weights and KV together
 
     @property
     def num_cells_per_request(self) -> int:
@@ -126,6 +128,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     num_recomputed_tokens: int = 0  # after parking
     num_moved_bytes: int = 0  # to host memory and back, while parked
     is_pinned: bool = False  # what it computed stays, as its AddRequest wanted
+    prefill_parked_s: float = 0.0  # of `parked_s`, before its first token
 
 
 class StepStats(msgspec.Struct, frozen=True, array_like=True):
@@ -161,6 +164,16 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     num_computed_tokens: int
     num_output_tokens: int
     wait_reason: WaitReason | None
+    num_step_tokens: int = 0  # of it, in the last step
+    num_kv_cells: int = 0  # that it takes; of a cell that several run in, its part
+
+
+class Served(msgspec.Struct, frozen=True, array_like=True):
+    """What a source was served lately, in weighted tokens that fade."""
+
+    fairness_class: str
+    source: str
+    num_tokens: float
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -172,6 +185,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     stats: StepStats
     resumed: list[str] = []  # came back to it: the gap before their next token is parked time
     progress: list[Progress] | None = None  # a bounded snapshot, at most a few times a second
+    served: list[Served] | None = None  # with it, the most served first
 
 
 class TokensDrawn(msgspec.Struct, frozen=True, tag=True, kw_only=True):

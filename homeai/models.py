@@ -1,7 +1,9 @@
 """The model files in the data folder: what is there, under which names, and deleting it.
 
     models/<owner>/<repo>/…gguf     pulled from a hub, as they are called there
+    models/<owner>/<repo>/          the same with config.json and *.safetensors: the folder is the model
     models/…gguf                    the default model, and what people put there themselves
+    models/<name>/                  a folder of safetensors that people put there
     models/.partial/<owner>/<repo>/ downloads that are not complete: never a model
 
 Fetching is `hub.py`.
@@ -12,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homeai.errors import ConfigError, HomeAIError
-from homeai.gguf_files import FileSet, file_sets, preferred
+from homeai.gguf_files import SAFETENSORS, FileSet, file_sets, folder_set, preferred
 
 if TYPE_CHECKING:
     from homeai.config import Config
@@ -64,8 +66,8 @@ class StoredModel:
 
     @property
     def path(self) -> Path:
-        """The file to load; it names the other parts."""
-        return self.paths[0]
+        """The file to load, which names the other parts; or the folder."""
+        return self.directory if self.files.is_folder else self.paths[0]
 
     @property
     def paths(self) -> list[Path]:
@@ -80,6 +82,8 @@ class StoredModel:
         """What `model.path`, `homeai serve --model` and `homeai models rm` take."""
         if self.repo_id is None:
             return self.files.stem
+        if self.files.is_folder:
+            return f"{self.repo_id}:{SAFETENSORS.lower()}"
         return f"{self.repo_id}:{self.files.quant or self.files.stem}"
 
     def is_called(self, wanted: str) -> bool:
@@ -112,9 +116,14 @@ class Store:
             StoredModel(f"{repo.parent.name}/{repo.name}", files, repo)
             for owner in _folders(self.root)
             for repo in _folders(owner)
-            for files in file_sets(_names(repo, "**/*"))
+            for files in sets_in(repo.name, _names(repo, "**/*"))
         ]
-        return [*pulled, *(StoredModel(None, files, self.root) for files in file_sets(_names(self.root, "*")))]
+        put = [
+            StoredModel(None, files, folder)
+            for folder in _folders(self.root)
+            if (files := folder_set(folder.name, _names(folder, "*"))) is not None
+        ]
+        return [*pulled, *put, *(StoredModel(None, files, self.root) for files in file_sets(_names(self.root, "*")))]
 
     def unfinished(self) -> Sequence[tuple[str, int]]:
         """Repositories with an incomplete download, and its bytes so far."""
@@ -153,6 +162,13 @@ class Store:
         return True
 
 
+def sets_in(repo: str, names: Iterable[str]) -> Sequence[FileSet]:
+    """The complete models of a repository: GGUF files, and the repository itself where it is one."""
+    names = [*names]
+    folder = folder_set(repo, names)
+    return [*file_sets(names), *([folder] if folder is not None else [])]
+
+
 def chosen(config: Config) -> Path | None:
     """The file that `model.path` means; None where it is not set. Raises `ConfigError`."""
     return None if config.model.path is None else found(config, config.model.path)
@@ -170,7 +186,7 @@ def found(config: Config, wanted: Path) -> Path:
         return model.path
     hint = f"; fetch it with `homeai pull {wanted}`" if Reference.parse(str(wanted)) else ""
     raise ConfigError(
-        f"model.path: {str(wanted)!r} does not exist: an existing file, or a model of `homeai models list`, "
+        f"model.path: {str(wanted)!r} does not exist: an existing file or folder, or a model of `homeai models list`, "
         f"is needed{hint}"
     )
 

@@ -152,6 +152,7 @@ class Request:
     first_token_at: float | None = None
     preempted_at: float | None = None
     parked_s: float = 0.0
+    prefill_parked_s: float = 0.0  # of them, those before its first token
     num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -36,6 +36,23 @@ class GPUStatus(msgspec.Struct, frozen=True):
     utilisation: float
 
 
+class MemoryPart(msgspec.Struct, frozen=True):
+    """`kind`: weights, running (context of requests), pinned, kept (for reuse), spare (context nobody uses), saved
+    (context in ordinary memory), engine, server, others, free."""
+
+    kind: str
+    num_bytes: int
+    source: str | None = None  # whose, of what runs
+
+
+class MemoryMap(msgspec.Struct, frozen=True):
+    """What the model's device holds: its parts together are all of it."""
+
+    where: str  # GPU | RAM
+    total_bytes: int
+    parts: list[MemoryPart]
+
+
 class MemoryStatus(msgspec.Struct, frozen=True):
     model_bytes: int
     kv_bytes: int
@@ -95,6 +112,17 @@ class ClassStatus(msgspec.Struct, frozen=True):
     waiting: int
     max_waiting: int
     queue_timeout_s: float
+    ttft_target_s: float | None = None
+    itl_target_s: float | None = None
+
+
+class ShareStatus(msgspec.Struct, frozen=True, rename={"fairness_class": "class"}):
+    """What a source was served lately of all that was served, and what it is due when all of them ask: 0 to 1."""
+
+    source: str
+    fairness_class: str
+    served: float
+    due: float
 
 
 class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "class"}):
@@ -109,6 +137,41 @@ class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "cl
     max_tokens: int
     age_s: float
     text: str | None = None  # the end of what was written so far, of a source whose settings show it
+    num_step_tokens: int = 0  # of it, in the last step
+    expected_wait_s: float | None = None  # of one that waits; None: not known
+
+
+class InTheWay(msgspec.Struct, frozen=True, rename={"fairness_class": "class"}):
+    """A source's requests that ran while another one waited (`ahead_s`), and while it ran (`beside_s`)."""
+
+    source: str
+    fairness_class: str
+    ahead_s: float
+    beside_s: float
+
+
+class RecentRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"fairness_class": "class"}):
+    """One that has ended. The four durations together are its life."""
+
+    id: str
+    source: str
+    fairness_class: str
+    api: str
+    ended_at: float  # Unix time
+    status: int  # of the HTTP answer
+    finish_reason: str
+    problem: str | None  # what ended it before it was complete
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_recomputed_tokens: int
+    num_preemptions: int
+    queued_s: float
+    prefill_s: float
+    parked_s: float
+    decode_s: float
+    wait_reason: str | None
+    in_the_way: list[InTheWay]
 
 
 class BatchProgress(msgspec.Struct, frozen=True):
@@ -142,6 +205,44 @@ class ResidencyStatus(msgspec.Struct, frozen=True):
     expires_in_s: float | None = None
     paused: list[str] = []  # classes
     num_loads: int = 0  # since the start of the daemon
+    others_bytes: int | None = None  # of the GPU, held by other programs as seen last; None: nobody looks
+
+
+class SpanStatus(msgspec.Struct, frozen=True):
+    """The model was in a state from then on (Unix time), until the next span begins."""
+
+    state: str
+    began_at: float
+
+
+class EventStatus(msgspec.Struct, frozen=True):
+    """`kind`: a state, crash, mode or owner. `count`: so many of them in a row, the last one at `at` (Unix time)."""
+
+    at: float
+    kind: str
+    detail: str
+    count: int = 1
+
+
+class ClassPaceStatus(msgspec.Struct, frozen=True):
+    """p95 of each interval, None where nothing was; and over all of them."""
+
+    ttft_s: list[float | None]
+    itl_s: list[float | None]
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    itl_p50_s: float | None
+    itl_p95_s: float | None
+
+
+class PaceStatus(msgspec.Struct, frozen=True):
+    """Lately, an entry for each interval, the oldest first: tokens read and written, and how long people waited."""
+
+    interval_s: float
+    last_s: float  # how much of the last interval is over
+    read: list[int]
+    written: list[int]
+    classes: dict[str, ClassPaceStatus]
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -164,3 +265,10 @@ class Status(msgspec.Struct, frozen=True):
     rules: list[dict[str, str]] = []  # who is asking: by what, which value, what source, in what class
     startup: StartupStatus | None = None
     notes: list[str] = []  # what the owner should know, although everything goes on
+    now: float = 0.0  # Unix time, by the server's clock
+    memory_map: MemoryMap | None = None
+    shares: list[ShareStatus] = []  # the most served first
+    pace: PaceStatus | None = None
+    history: list[SpanStatus] = []  # the oldest first
+    events: list[EventStatus] = []  # the latest first
+    recent: list[RecentRequest] = []  # the latest first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,24 @@ import pytest
 from homeai import default_model
 from tests.daemon import Daemon
 from tests.fim import fim_model
+from tests.torch_model import torch_model
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "What the daemons of tests/blackbox compute with; torch serves the same model as a folder of safetensors."
+    parser.addoption("--backend", choices=("llamacpp", "torch"), default="llamacpp", help=help)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the tests and of all that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        # they speak plain HTTP, and every client of httpx would read this machine's certificates first, for 20 ms
+        patch.delenv("SSL_CERT_FILE", raising=False)
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        if "PYTEST_XDIST_WORKER" in os.environ:  # the threads of an engine would wait for those of the others'
+            patch.setenv("HOMEAI_MODEL__NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +38,27 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model_path(data_dir: Path) -> Path:
+def gguf_path(data_dir: Path) -> Path:
     """The default model, assembled once."""
     return default_model.ensure(data_dir, lambda fraction: None)
+
+
+@pytest.fixture(scope="session")
+def model_path(gguf_path: Path) -> Path:
+    """The default model, as it is served."""
+    return gguf_path
+
+
+@pytest.fixture(scope="session")
+def torch_path(gguf_path: Path, data_dir: Path) -> Path:
+    """The default model as a folder of safetensors, converted once."""
+    return torch_model(gguf_path, data_dir)
+
+
+@pytest.fixture(scope="session")
+def fim_model_path(gguf_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that fills gaps, made once."""
+    return fim_model(gguf_path, tmp_path_factory.mktemp("fim-model"))
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +69,10 @@ def daemon(model_path: Path, data_dir: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def fim_daemon(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def fim_daemon(fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One with a model that fills gaps, for tests that leave it as it was."""
-    directory = tmp_path_factory.mktemp("fim")
     settings = "scheduler.max_model_len=2048", "model.aliases=[default, GPT-4]"
-    with Daemon.start(fim_model(model_path, directory), directory, *settings) as running:
+    with Daemon.start(fim_model_path, tmp_path_factory.mktemp("fim"), *settings) as running:
         yield running
 
 

@@ -76,25 +76,22 @@ class FakeHub:
         if repo not in self.repos:
             self._refuse(http, 401, "RepoNotFound")
             return
-        siblings = [
-            {
-                "rfilename": name,
-                "size": len(data),
-                "blobId": "0" * 40,
-                "lfs": {
-                    "sha256": self.sha256.get(name, hashlib.sha256(data).hexdigest()),
-                    "size": len(data),
-                    "pointerSize": 134,
-                },
-            }
-            for name, data in self.repos[repo].items()
-        ]
+        siblings = [self._described(name, data) for name, data in self.repos[repo].items()]
         body = json.dumps({"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "tags": []}).encode()
         http.send_response(200)
         http.send_header("Content-Type", "application/json")
         http.send_header("Content-Length", str(len(body)))
         http.end_headers()
         http.wfile.write(body)
+
+    def _described(self, name: str, data: bytes) -> dict[str, object]:
+        """JSON is kept in git itself, everything else beside it."""
+        if name.endswith(".json"):
+            blob_id = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+            return {"rfilename": name, "size": len(data), "blobId": blob_id}
+        sha256 = self.sha256.get(name, hashlib.sha256(data).hexdigest())
+        lfs = {"sha256": sha256, "size": len(data), "pointerSize": 134}
+        return {"rfilename": name, "size": len(data), "blobId": "0" * 40, "lfs": lfs}
 
     def _refuse(self, http: BaseHTTPRequestHandler, status: int, code: str) -> None:
         http.send_response(status)

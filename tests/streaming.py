@@ -44,8 +44,15 @@ class Stream:
             await self._begun.wait()
 
     async def ended(self) -> Stream:
-        async with asyncio.timeout(END_TIMEOUT_S):
-            await self._task
+        """However long it takes, as long as it goes on."""
+        num_events = -1
+        while not self._task.done() and len(self.events) > num_events:
+            num_events = len(self.events)
+            await asyncio.wait([self._task], timeout=END_TIMEOUT_S)
+        if not self._task.done():
+            self._task.cancel()
+            raise TimeoutError(f"nothing came for {END_TIMEOUT_S:g} s, after {num_events} events")
+        await self._task
         return self
 
     async def leave(self) -> None:

@@ -18,8 +18,7 @@ from huggingface_hub import constants
 
 from homeai import hub
 from homeai.errors import PullError
-from homeai.gguf_files import file_sets
-from homeai.models import Reference, Store
+from homeai.models import Reference, Store, sets_in
 from tests.daemon import eventually
 from tests.fake_hub import FakeHub
 
@@ -79,10 +78,14 @@ def partial_files(store: Store) -> list[Path]:
         ("o/r:Q4_K_M", ["Q4_K_M/m-00001-of-00002.gguf", "Q4_K_M/m-00002-of-00002.gguf", "m-Q8_0.gguf"], "Q4_K_M/m"),
         ("o/r:big-Q4_0", ["big-Q4_0.gguf", "small-Q4_0.gguf"], "big-Q4_0"),
         ("hf.co/o/r:f16", ["m-f16.gguf", "m-bf16.gguf"], "m-f16"),
+        ("o/r", ["config.json", "model.safetensors", "m-Q6_K.gguf", "x.gguf", "m-Q4_0.gguf"], "m-Q4_0"),
+        ("o/r:safetensors", ["config.json", "model.safetensors", "m-Q6_K.gguf"], "r"),
+        ("o/r", ["config.json", "model.safetensors"], "r"),
     ],
 )
 def test_quant_chooses_the_files(wanted: str, names: list[str], chosen: str) -> None:
-    assert hub.choose(reference(wanted), file_sets(names)).stem == chosen
+    meant = reference(wanted)
+    assert hub.choose(meant, sets_in(meant.repo, names)).stem == chosen
 
 
 @pytest.mark.parametrize(
@@ -92,12 +95,13 @@ def test_quant_chooses_the_files(wanted: str, names: list[str], chosen: str) -> 
         ("o/r", ["a-Q4_0.gguf", "b-Q4_0.gguf"], "o/r has several: choose o/r:a-Q4_0 or :b-Q4_0"),
         ("o/r", ["model.safetensors"], "o/r has no GGUF model"),
         ("o/r", ["m-Q4_0-00001-of-00002.gguf"], "o/r has no GGUF model"),  # the other half is missing
+        ("o/r", ["config.json", "model-00001-of-00002.safetensors"], "o/r has no GGUF model .*, nor config.json with"),
         ("o/r", ["../../m-Q4_0.gguf", "/m-Q4_0.gguf"], "o/r has no GGUF model"),  # names that lead elsewhere
     ],
 )
 def test_choice_that_is_not_clear_is_explained(wanted: str, names: list[str], complaint: str) -> None:
     with pytest.raises(PullError, match=complaint):
-        hub.choose(reference(wanted), file_sets(names))
+        hub.choose(reference(wanted), sets_in("r", names))
 
 
 # ---- fetching ------------------------------------------------------------------------------------------
@@ -111,6 +115,40 @@ def test_model_is_fetched_checked_and_kept(fake: FakeHub, store: Store) -> None:
     assert told[-1] == len(DATA)
     assert [model.name for model in store.list()] == [f"{REPO}:Q4_K_M"]
     assert not store.unfinished()
+
+
+FOLDER = {
+    "README.md": b"# Ant",
+    "config.json": b"{}",
+    "generation_config.json": b"{}",  # as another one, and small ones come from git
+    "tokenizer.json": DATA[:1000],
+    "model-00001-of-00002.safetensors": DATA[:MIB],
+    "model-00002-of-00002.safetensors": DATA[MIB:],
+    "model.safetensors.index.json": b"{}",
+    "original/model.safetensors": DATA,
+    "chat_template.jinja": b"{{ messages }}",
+}
+
+
+def test_folder_of_safetensors_comes_with_what_belongs_to_it(fake: FakeHub, store: Store) -> None:
+    fake.repos["tiny/Ant"] = FOLDER
+    path, told, _ = pull("tiny/Ant", store)
+    assert path == store.root / "tiny/Ant"
+    there = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert there == {
+        name: data for name, data in FOLDER.items() if name not in ("README.md", "original/model.safetensors")
+    }
+    assert told[-1] == sum(map(len, there.values()))
+    assert [model.name for model in store.list()] == ["tiny/Ant:safetensors"]
+
+
+def test_small_file_that_came_damaged_is_deleted(fake: FakeHub, store: Store) -> None:
+    fake.repos["tiny/Ant"] = FOLDER
+    model = hub.look_up(reference("tiny/Ant"))
+    fake.repos["tiny/Ant"] = FOLDER | {"config.json": b"[]"}
+    with pytest.raises(PullError, match=r"config\.json came damaged and was deleted: its git hash is"):
+        hub.Pull(model, store).run(lambda num_bytes: None)
+    assert not store.list()
 
 
 def test_parts_of_a_split_model_come_together(fake: FakeHub, store: Store) -> None:

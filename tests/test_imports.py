@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
 
 PURE = ["homeai.scheduling.scheduler", "homeai.engine.engine", "homeai.backends.simulated.runner"]
 
@@ -58,5 +62,33 @@ def test_embedding_child_does_not_load_the_web_or_the_engine() -> None:
     assert not {name for name in loaded if name.startswith(("homeai.scheduling", "homeai.engine", "homeai.server"))}
 
 
-def test_torch_is_not_installed() -> None:
-    assert importlib.util.find_spec("torch") is None
+# ---- torch: an extra ------------------------------------------------------------------------------------
+
+
+def test_default_install_has_no_torch() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = pyproject["optional-dependencies"]
+    needed = {*pyproject["dependencies"], *extras["default-model"]}
+    assert not {name for name in needed if re.match("(torch|transformers|accelerate|safetensors|tokenizers)", name)}
+    assert any(name.startswith("torch>=") for name in extras["torch"])
+    assert "torch" not in (ROOT / "scripts" / "serve").read_text(encoding="utf-8")
+
+
+def test_only_its_own_backend_imports_torch() -> None:
+    importing = re.compile(r"^\s*(?:import|from) (?:torch|transformers|safetensors|tokenizers)\b", re.MULTILINE)
+    files = {
+        path.relative_to(ROOT / "homeai")
+        for path in (ROOT / "homeai").rglob("*.py")
+        if importing.search(path.read_text())
+    }
+    assert files, "or this rule looks for the wrong words"
+    assert {path.parts[:2] for path in files} == {("backends", "torch")}
+
+
+def test_tokenizer_of_a_folder_needs_no_torch() -> None:
+    assert not loaded_by("homeai.backends.torch.vocab") & {"torch", "transformers", "llama_cpp"}
+
+
+def test_engine_child_loads_one_backend() -> None:
+    assert not loaded_by("homeai.engine.process") & {"torch", "llama_cpp"}
+    assert "llama_cpp" not in loaded_by("homeai.backends.torch.load")

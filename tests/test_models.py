@@ -77,6 +77,25 @@ def test_split_model_is_one_with_the_size_of_all_parts(store: Store) -> None:
     assert (model.name, model.path, model.size_bytes) == (f"{REPO}:Q8_0", first, 17)
 
 
+def test_folder_of_safetensors_is_one_model(store: Store) -> None:
+    first = put(store, "o/r/model-00001-of-00002.safetensors", 10)
+    put(store, "o/r/config.json", 7)
+    assert names(store) == []
+    put(store, "o/r/model-00002-of-00002.safetensors", 10)
+    put(store, "mine/model.safetensors", 5)
+    put(store, "mine/config.json", 4)
+    assert names(store) == ["o/r:safetensors", "mine"]
+    for wanted in ("o/r", "r", "O/R:safetensors"):
+        model = store.find(wanted)
+        assert model is not None
+        assert (model.path, model.size_bytes) == (first.parent, 27)
+    mine = store.find("mine")
+    assert mine is not None
+    store.remove(mine)
+    assert names(store) == ["o/r:safetensors"]
+    assert not (store.root / "mine").exists()
+
+
 def test_store_without_a_folder_is_empty(store: Store) -> None:
     assert names(store) == []
     assert store.unfinished() == []

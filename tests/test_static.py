@@ -10,13 +10,21 @@ import pytest
 
 import homeai
 from homeai.request import WaitReason
+from homeai.server.supervisor import State
 
 STATIC = Path(homeai.__file__).parent / "server" / "static"
-MAX_BYTES = 60_000
+MAX_BYTES = 100_000
 
 HTML = (STATIC / "index.html").read_text()
-JS = (STATIC / "status.js").read_text()
+MODULES = sorted(path.name for path in STATIC.glob("*.js") if path.name != "docs.js")
+JS = "\n".join((STATIC / name).read_text() for name in MODULES)
 CSS = (STATIC / "status.css").read_text()
+MEMORY_MAP = (STATIC.parent / "memory_map.py").read_text()
+
+
+def table(name: str) -> str:
+    """The source of a constant object of the scripts."""
+    return JS[JS.index(f"const {name} =") : JS.index("};", JS.index(f"const {name} ="))]
 
 
 class Elements(HTMLParser):
@@ -52,6 +60,11 @@ def test_every_asset_is_there() -> None:
     assert all((STATIC / asset.removeprefix("static/")).is_file() for asset in assets)
 
 
+def test_every_module_that_is_imported_is_there_and_every_one_there_is() -> None:
+    imported = set(re.findall(r'^import .* from "\./([^"]+)";$', JS, re.MULTILINE))
+    assert imported | {"status.js"} == set(MODULES)
+
+
 def test_a_strict_content_security_policy_suffices() -> None:
     tags = [tag for tag, _ in ELEMENTS.found]
     attributes = {name for _, attrs in ELEMENTS.found for name in attrs}
@@ -66,7 +79,7 @@ def test_data_never_becomes_markup_or_code() -> None:
 
 def test_every_id_that_the_script_uses_exists_once() -> None:
     ids = ELEMENTS.values("id")
-    used = set(re.findall(r'\b(?:byId|put)\("([^"]+)"', JS))
+    used = set(re.findall(r'\b(?:byId|put|drawMap)\("([^"]+)"', JS))
     assert len(ids) == len(set(ids))
     assert used
     assert used <= set(ids)
@@ -78,8 +91,23 @@ def test_every_field_that_the_script_fills_is_in_a_template() -> None:
 
 
 def test_every_reason_to_wait_has_plain_words() -> None:
-    waits = JS[JS.index("const WAITS") : JS.index("};", JS.index("const WAITS"))]
-    assert set(re.findall(r"^  (\w+):", waits, re.MULTILINE)) == {reason.value for reason in WaitReason}
+    assert set(re.findall(r"^  (\w+):", table("WAITS"), re.MULTILINE)) == {reason.value for reason in WaitReason}
+
+
+def test_every_state_has_plain_words() -> None:
+    assert set(re.findall(r"^  (\w+):", table("STATES"), re.MULTILINE)) == {state.value for state in State}
+
+
+def test_every_part_of_the_memory_has_plain_words_and_a_colour() -> None:
+    kinds = set(re.findall(r'MemoryPart\(\s*"(\w+)"', MEMORY_MAP))
+    assert kinds | {"context"} == set(re.findall(r"(\w+):", table("PARTS")))
+    assert kinds <= set(re.findall(r'\[data-part="(\w+)"\]', CSS))
+
+
+def test_admin_key_is_kept_in_the_tab_alone_and_never_in_an_address() -> None:
+    controls = (STATIC / "controls.js").read_text()
+    assert "sessionStorage.setItem(ADMIN_KEY" in controls
+    assert not re.search(r"localStorage\.setItem|location|[?&]key", controls)
 
 
 def test_labels_point_at_elements_that_exist() -> None:

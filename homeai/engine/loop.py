@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -21,19 +22,21 @@ from homeai.messages import (
     Ping,
     Progress,
     RequestFailed,
+    Served,
     Shutdown,
     StepOutputs,
     StepStats,
     TokensDrawn,
 )
 from homeai.request import FinishReason, Request, RequestStatus
-from homeai.scheduling.plan import RequestOutput, StepPlan
+from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan
 
 log = logging.getLogger("homeai.engine")
 
 GROUP_SIZE = 2  # tokens
 SNAPSHOT_INTERVAL_S = 0.5
 SNAPSHOT_MAX_REQUESTS = 200
+SNAPSHOT_MAX_SOURCES = 50
 UNFIT_GRAMMAR = "the grammar or schema of this request cannot be followed: {}"
 
 
@@ -213,7 +216,8 @@ class EngineLoop:
                     if o.finish_reason is not None
                 ],
                 stats=self._stats(step),
-                progress=self._snapshot(),
+                progress=(progress := self._snapshot(step.plan.chunks if step else ())),
+                served=None if progress is None else self._served(),
             )
         )
 
@@ -231,13 +235,14 @@ class EngineLoop:
         )
         return now if step is None else _with_step(now, step)
 
-    def _snapshot(self) -> list[Progress] | None:
+    def _snapshot(self, chunks: Sequence[Chunk]) -> list[Progress] | None:
         """Who is live and why they wait: now and then, and whenever the last one has left."""
         now = self._engine.clock.now()
         if self._live and now - self._snapshot_at < SNAPSHOT_INTERVAL_S:
             return None
         self._snapshot_at = now
-        wait_reason = self._engine.scheduler.wait_reason
+        scheduler = self._engine.scheduler
+        num_step_tokens = {chunk.request_id: chunk.num_tokens for chunk in chunks}
         live = sorted(self._live.values(), key=lambda r: (r.status is not RequestStatus.RUNNING, r.arrival_at))
         return [
             Progress(
@@ -246,10 +251,16 @@ class EngineLoop:
                 r.num_prompt_tokens,
                 r.num_computed_tokens,
                 r.num_output_tokens,
-                wait_reason(r),
+                scheduler.wait_reason(r),
+                num_step_tokens.get(r.request_id, 0),
+                scheduler.num_kv_cells(r),
             )
             for r in live[:SNAPSHOT_MAX_REQUESTS]
         ]
+
+    def _served(self) -> list[Served]:
+        most = self._engine.scheduler.share.lately.most(SNAPSHOT_MAX_SOURCES)
+        return [Served(fairness_class, source, round(value, 1)) for (fairness_class, source), value in most]
 
 
 def _finished(request: Request, reason: FinishReason) -> Finished:
@@ -265,6 +276,7 @@ def _finished(request: Request, reason: FinishReason) -> Finished:
         request.num_recomputed_tokens,
         request.num_moved_bytes,
         request.is_pinned,
+        request.prefill_parked_s,
     )
 
 

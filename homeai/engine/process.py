@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import homeai.logs
+from homeai.backends.choice import backend_of
 from homeai.clock import MonotonicClock, process_age_s
 from homeai.engine.engine import Engine
 from homeai.engine.loop import EngineLoop
-from homeai.engine.runner import RunnerLimits
+from homeai.engine.runner import Load, RunnerLimits
 from homeai.engine.wire import Inbox, Outbox
 from homeai.errors import DeviceUnavailable, ModelLoadError
 from homeai.messages import EngineConfig, EngineFailed, EngineReady, LoadModel, LoadProgress
@@ -85,8 +86,7 @@ def open_step_log() -> contextlib.AbstractContextManager[BinaryIO | None]:
 
 def load(config: EngineConfig, outbox: Outbox) -> Engine:
     """Make the engine that `config` describes, reporting progress, and say that it is ready."""
-    from homeai.backends.llamacpp import runner as llamacpp  # 0.4 s: only in this process, only now
-
+    load_runner = loader(config)
     imports_s, started_at = process_age_s(), time.monotonic()
     read_at = started_at  # the last of the weights
     last = -1
@@ -98,7 +98,7 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
             last = int(fraction * 50)
             outbox.put(LoadProgress(LOAD_STAGE, fraction))
 
-    runner = llamacpp.load(config, on_progress)
+    runner = load_runner(config, on_progress)
     made_at = time.monotonic()
     outbox.put(LoadProgress("warm-up", 1.0))
     runner.warm_up()
@@ -123,6 +123,21 @@ def load(config: EngineConfig, outbox: Outbox) -> Engine:
         )
     )
     return Engine(scheduler, runner, MonotonicClock())
+
+
+def loader(config: EngineConfig) -> Load:
+    """Of the backend that the model is for: imported only in this process, only now (llama.cpp 0.4 s, torch 3 s).
+
+    Raises `ModelLoadError` for a model that no backend loads.
+    """
+    path = Path(config.model_path)
+    if backend_of(path, config.backend) == "torch":
+        from homeai.backends.torch.load import load as load_folder
+
+        return lambda config, on_progress: load_folder(path, config, on_progress)
+    from homeai.backends.llamacpp.runner import load as load_file
+
+    return load_file
 
 
 def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str) -> SchedulerConfig:

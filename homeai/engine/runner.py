@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from homeai.messages import EngineConfig
 from homeai.request import Request
 from homeai.scheduling.plan import StepPlan, StepResult
 
@@ -67,3 +68,33 @@ class ModelRunner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class LoadedRunner(ModelRunner, Protocol):
+    """What a backend's `load` returns: a runner that says what it loaded.
+
+    config: the settings in force; notes: where that is not what was asked for, a sentence each. device: cuda or cpu.
+    """
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def notes(self) -> list[str]: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def model_bytes(self) -> int: ...
+
+    @property
+    def kv_bytes(self) -> int: ...
+
+    def warm_up(self) -> None:
+        """Touch every weight once, so that the first request does not wait for it."""
+        ...
+
+
+Load = Callable[[EngineConfig, Callable[[float], None]], LoadedRunner]
+"""Of a backend; the second argument is told the part of the weights that is read, 0 … 1."""

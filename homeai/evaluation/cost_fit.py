@@ -100,7 +100,7 @@ def _fit_decodes(steps: Sequence[MeasuredStep]) -> tuple[list[tuple[int, float]]
     kept = np.isin(rows, often)
     cells = np.array([step.kv_used for step in steps], dtype=float)
     features = np.column_stack([*(rows == count for count in often), rows * cells])[kept]
-    *times, cell_s = _least_squares(features, np.array([step.step_s for step in steps])[kept])
+    *times, cell_s = least_squares(features, np.array([step.step_s for step in steps])[kept])
     return [(int(count), time) for count, time in zip(often, times, strict=True)], cell_s
 
 
@@ -113,10 +113,10 @@ def _fit_mixed(steps: Sequence[MeasuredStep]) -> list[float]:
             for n, rows in [(shape.num_prefill_tokens, shape.num_decode_tokens)]
         ]
     )
-    return _least_squares(features, np.array([step.step_s for step in steps]))
+    return least_squares(features, np.array([step.step_s for step in steps]))
 
 
-def _least_squares(features: Vector, seconds: Vector) -> list[float]:
+def least_squares(features: Vector, seconds: Vector) -> list[float]:
     """Coefficients, none below zero: one that would be is left out and the others fitted again.
 
     Rows are divided by √seconds, so that the many short steps count beside the few long ones.

@@ -1,4 +1,4 @@
-"""How long a step takes, from steps that were measured. Fitting lives in `cost_fit.py`, estimates in `devices.py`.
+"""How long a step takes, from steps that were measured. Fitting lives in `cost_fit.py`, estimates in `plan/`.
 
 A step without prefill costs what its rows cost, measured count by count (five rows may cost more than eight). One with
 prefill costs a constant and so much per token; beside running streams a prompt's tokens were found to cost more, the

@@ -19,7 +19,8 @@ from homeai.engine.runner import RunnerLimits
 from homeai.errors import ConfigError
 from homeai.evaluation import simulator, traces, workload
 from homeai.evaluation.cost_model import SMALL_CPU, MeasuredCost, StepCost
-from homeai.evaluation.devices import RooflineCost, estimate
+from homeai.evaluation.plan.estimate import estimate
+from homeai.evaluation.plan.roofline import RooflineCost
 from homeai.evaluation.summary import Summary, summarise
 from homeai.evaluation.workload import Arrival
 from homeai.messages import EngineConfig
@@ -108,7 +109,7 @@ def _limits(settings: EngineConfig, cost: StepCost) -> RunnerLimits:
         if settings.num_kv_cells > cost.max_kv_cells:
             raise ConfigError(
                 f"scheduler.kv_cells: {settings.num_kv_cells:,} is not allowed: at most {cost.max_kv_cells:,} "
-                f"fit beside {cost.model.name} on an {cost.device.name}"
+                f"fit beside {cost.model.name} on an {cost.machine}"
             )
     max_model_len = min(settings.max_model_len or settings.num_cells_per_request, settings.num_cells_per_request)
     is_partitioned = settings.kv_layout == "partitioned"

@@ -41,6 +41,11 @@ class Allowed:
         self._bits = bits
         self._vocab_size = vocab_size
 
+    @property
+    def bits(self) -> Bits:
+        """As the matcher gave them: one per token, in whole words of 32."""
+        return self._bits
+
     @cached_property
     def count(self) -> int:
         return int(np.bitwise_count(self._bits).sum())

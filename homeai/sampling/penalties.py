@@ -7,7 +7,7 @@ arrive, so a draw costs the distinct tokens in it, not its length.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,6 +29,11 @@ class PenaltyWindow:
         self._counts: dict[int, int] = {}
         for token_id in token_ids[-params.repeat_last_n :] if params.repeat_last_n > 0 else token_ids:
             self.observe(token_id)
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """Token id → how often the window holds it."""
+        return self._counts
 
     def observe(self, token_id: int) -> None:
         self._tokens.append(token_id)

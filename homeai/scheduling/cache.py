@@ -105,6 +105,10 @@ class KVCache:
 
     # ---- a running request's sequence ------------------------------------------------------------
 
+    def num_cells_of(self, seq: Sequence) -> float:
+        """A held sequence's part of the cells that somebody runs in: the parts of all are all of them."""
+        return float(seq.length) if self.config.is_partitioned else self.tree.num_cells_of(seq)
+
     def find(self, domain: str, tokens: list[int]) -> Match:
         """What is computed of `tokens` but the last, which has to run for its logits."""
         return self.tree.match(self._roots.get(domain, NOTHING), tokens, len(tokens) - 1)

@@ -7,14 +7,18 @@ no credit; recomputation is free (the caller charges each token once).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Final, Generic, TypeVar
 
 from homeai.request import Request
 
 DEFAULT_WEIGHT: Final = 1.0
 MAX_IDLE_SOURCES: Final = 4096
 RECENT_HALF_LIFE_S: Final = 10.0
+SHOWN_HALF_LIFE_S: Final = 60.0
+LEAST_SERVICE: Final = 0.01  # weighted tokens: whoever had less is forgotten
+
+Owner = TypeVar("Owner", bound=Hashable)
 
 
 class VirtualCounter:
@@ -80,12 +84,12 @@ class VirtualCounter:
         return max(0.0, self[owner] - least)
 
 
-class RecentService:
-    """What each class was served lately, in weighted tokens that fade with a half-life."""
+class RecentService(Generic[Owner]):
+    """What each owner was served lately, in weighted tokens that fade with a half-life."""
 
     def __init__(self, half_life_s: float = RECENT_HALF_LIFE_S) -> None:
         self._half_life_s = half_life_s
-        self._value: dict[str, float] = {}
+        self._value: dict[Owner, float] = {}
         self._faded_at = 0.0
 
     def fade(self, now: float) -> None:
@@ -93,16 +97,21 @@ class RecentService:
         if elapsed_s < self._half_life_s / 20:  # fine enough, and most steps skip it
             return
         factor = 0.5 ** (elapsed_s / self._half_life_s)
-        self._value = {name: value * factor for name, value in self._value.items()}
+        faded = ((owner, value * factor) for owner, value in self._value.items())
+        self._value = {owner: value for owner, value in faded if value >= LEAST_SERVICE}
         self._faded_at = now
 
-    def add(self, fairness_class: str, cost: float) -> None:
-        self._value[fairness_class] = self._value.get(fairness_class, 0.0) + cost
+    def add(self, owner: Owner, cost: float) -> None:
+        self._value[owner] = self._value.get(owner, 0.0) + cost
 
-    def share(self, fairness_class: str) -> float:
+    def share(self, owner: Owner) -> float:
         """0 to 1."""
         total = sum(self._value.values())
-        return self._value.get(fairness_class, 0.0) / total if total else 0.0
+        return self._value.get(owner, 0.0) / total if total else 0.0
+
+    def most(self, count: int) -> list[tuple[Owner, float]]:
+        """Who was served most, and how much."""
+        return sorted(self._value.items(), key=lambda item: -item[1])[:count]
 
 
 class FairShare:
@@ -116,7 +125,8 @@ class FairShare:
         self._output_token_weight = output_token_weight
         self.classes = VirtualCounter()
         self.sources: dict[str, VirtualCounter] = {}
-        self.recent = RecentService()
+        self.recent: RecentService[str] = RecentService()
+        self.lately: RecentService[tuple[str, str]] = RecentService(SHOWN_HALF_LIFE_S)  # by class and source, to show
 
     def weight(self, fairness_class: str) -> float:
         return self._weights.get(fairness_class, DEFAULT_WEIGHT)
@@ -149,6 +159,11 @@ class FairShare:
         self.classes.charge(fairness_class, cost / self.weight(fairness_class))
         self.of_class(fairness_class).charge(source, cost)
         self.recent.add(fairness_class, cost)
+        self.lately.add((fairness_class, source), cost)
+
+    def fade(self, now: float) -> None:
+        self.recent.fade(now)
+        self.lately.fade(now)
 
     def enter(self, fairness_class: str, source: str) -> None:
         self.classes.enter(fairness_class)

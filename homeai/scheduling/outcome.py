@@ -34,7 +34,7 @@ class StepOutcome:
             request, seq = self._batch.requests[chunk.request_id], self._batch.sequences[chunk.request_id]
             self._take_computed(chunk, request, seq, num_computed)
             if tokens and request.first_token_at is None:
-                request.first_token_at = now
+                request.first_token_at, request.prefill_parked_s = now, request.parked_s
             num_accepted = len(tokens) - 1
             for index, token in enumerate(tokens):
                 request.output_token_ids.append(token.token_id)

@@ -78,6 +78,11 @@ class Scheduler:
             return None
         return self._planner.wait_reason(request, self.mode)
 
+    def num_kv_cells(self, request: Request) -> int:
+        """That it takes while it runs; of a cell that several run in, its part."""
+        seq = self._batch.sequences.get(request.request_id)
+        return round(self.cache.num_cells_of(seq)) if seq is not None else 0
+
     # ---- in and out ------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
@@ -105,7 +110,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """The next step. Counts are charged and cells taken as planned; `update` corrects them."""
-        self.share.recent.fade(now)
+        self.share.fade(now)
         plan = self._planner.plan(self.mode, now)
         plan.kv_ops = self.cache.take_pending_ops()
         return plan

@@ -128,6 +128,10 @@ class PrefixTree:
         for node in {node for seq in seqs for node in _path(seq.node)}:
             node.hits //= 2
 
+    def num_cells_of(self, seq: Sequence) -> float:
+        """Of a held sequence; of the cells that other held ones pass through, its part."""
+        return sum(len(node.tokens) / node.num_held for node in _path(seq.node))
+
     def tokens(self, seq: Sequence) -> list[int]:
         return [token for node in reversed(_path(seq.node)) for token in node.tokens]
 

@@ -55,6 +55,11 @@ class Door:
         else:
             self._pending[fairness_class] -= 1
 
+    def expected_wait_s(self, fairness_class: str, now: float, place: int) -> float | None:
+        """Of the `place`-th in its class's queue (from 1), by the same rate; None until one has started."""
+        drain = self._drain.get(fairness_class)
+        return place * (now - drain[0]) / (len(drain) - 1) if drain and len(drain) > 1 else None
+
     def retry_after_s(self, fairness_class: str, now: float, *, num_places: int = 1) -> float:
         """When so many places will be free, by the rate at which the class's queue has been starting."""
         drain = self._drain.get(fairness_class)

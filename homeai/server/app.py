@@ -25,6 +25,7 @@ from homeai.server.api import (
     responses,
     status,
     tokens,
+    vitals,
 )
 from homeai.server.guards import CORS, BodyLimit, HostGuard, Recovery, RequestId
 from homeai.server.openapi import Application
@@ -47,6 +48,7 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     app.include_router(batches.router(service))
     app.include_router(status.router(service))
     app.include_router(admin.router(service))
+    app.include_router(vitals.router(service))
     app.include_router(docs.router())
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)

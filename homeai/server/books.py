@@ -144,12 +144,13 @@ class Books:
             num_recomputed_tokens=engine.num_recomputed_tokens if engine else 0,
             num_moved_bytes=engine.num_moved_bytes if engine else 0,
             num_preemptions=engine.num_preemptions if engine else 0,
-            status=_status(record),
+            status=status_of(record),
             finish_reason=record.finish_reason,
         )
 
 
-def _status(record: Record) -> int:
+def status_of(record: Record) -> int:
+    """Of its HTTP answer."""
     if record.error is not None:
         return record.error.status
     return CLIENT_CLOSED_REQUEST if record.finish_reason is FinishReason.ABORT else 200

@@ -26,12 +26,13 @@ from homeai.messages import (
     Heartbeat,
     Output,
     RequestFailed,
+    Served,
     StepOutputs,
     StepStats,
     TokensDrawn,
     Up,
 )
-from homeai.request import FinishReason
+from homeai.request import FinishReason, WaitReason
 from homeai.server.admission import Door
 from homeai.server.comeback import Comeback
 from homeai.server.generation import Generation, Record
@@ -57,8 +58,11 @@ class EngineClient:
     queue_timeouts_s: Mapping[str, float]  # by class; the engine's own begin when it hears of a request
     on_finished: Callable[[Record], None] = lambda record: None
     on_token_gap: Callable[[str, float], None] = lambda fairness_class, gap_s: None
+    on_first_token: Callable[[str, float], None] = lambda fairness_class, ttft_s: None
     on_step: Callable[[StepStats], None] = lambda stats: None
+    on_crash: Callable[[str], None] = lambda reason: None
     last_step: StepStats | None = None
+    served: list[Served] = field(default_factory=list)  # as the engine said last
     _live: dict[str, _Live] = field(default_factory=dict)
     _unread: dict[str, Record] = field(default_factory=dict)  # ended, and its reader may still find a stop string
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -132,7 +136,9 @@ class EngineClient:
         live = self._live[request_id]
         if live.patience is not None:
             live.patience.cancel()
-        timeout_s = self.queue_timeouts_s[live.generation.add.fairness_class]
+        generation, fairness_class = live.generation, live.generation.add.fairness_class
+        generation.waited_for = WaitReason.PAUSED if fairness_class in self._paused else WaitReason.NOT_RESIDENT
+        timeout_s = self.queue_timeouts_s[fairness_class]
         live.patience = asyncio.get_running_loop().call_later(
             timeout_s, self._end_waiting, [request_id], FinishReason.TIMEOUT
         )
@@ -316,6 +322,8 @@ class EngineClient:
     def recover(self, reason: str, by_itself: bool) -> None:
         """The engine died and another one is coming: what was in it goes on there behind the tokens that it has."""
         self.last_step = None
+        if self.supervisor.num_restarts:  # else it was sent away
+            self.on_crash(reason)
         inside = []
         for request_id, live in list(self._live.items()):
             generation = live.generation
@@ -369,7 +377,11 @@ class EngineClient:
             else:
                 self._end(finished.request_id, finished.finish_reason, finished=finished)
         for progress in message.progress or ():
-            self._live[progress.request_id].generation.progress = progress
+            generation = self._live[progress.request_id].generation
+            generation.progress = progress
+            generation.waited_for = progress.wait_reason or generation.waited_for
+        if message.served is not None:
+            self.served = message.served
         self.on_step(message.stats)
 
     def _take_tokens(self, message: TokensDrawn | StepOutputs, step_started_at: float) -> None:
@@ -394,6 +406,7 @@ class EngineClient:
         generation.output_token_ids.append(output.token.token_id)
         if generation.last_token_at is None:
             generation.first_token_at = now
+            self.on_first_token(generation.add.fairness_class, now - generation.add.arrival_at)
         elif generation.was_parked:
             generation.was_parked = False  # that gap is told as parked time
         else:

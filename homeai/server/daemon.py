@@ -40,6 +40,7 @@ from homeai.server.sleep_lock import SleepLock
 from homeai.server.sources import Sources
 from homeai.server.supervisor import AWAY, State, Supervisor
 from homeai.server.text import Text
+from homeai.server.vitals import record
 
 log = logging.getLogger("homeai")
 
@@ -109,7 +110,7 @@ class Daemon:
         keys = KeyStore(config.ledger_path, given_keys(os.environ, config.classes))
         keys.refresh()  # first: it makes the file that the ledger's thread then writes to
         self._ledger = Ledger(config.ledger_path, config.ledger.retention_days) if config.ledger.enabled else None
-        self._books = Books(Metrics(), self._ledger)
+        self._books = Books(self._make_metrics(), self._ledger)
         self._embeddings = Embeddings.of(config, model_path)
         self._batches = Batches(config.batches, config.data_dir / "batches")
         self._service = self._make_service(keys)
@@ -117,6 +118,11 @@ class Daemon:
         self._lines: asyncio.Task[None] | None = None  # of batches
         self._server = self._make_server()
         self._exit_code = 0
+
+    def _make_metrics(self) -> Metrics:
+        config, scheduler = self._config, self._config.scheduler
+        token_weights = (scheduler.prompt_token_weight, scheduler.output_token_weight)
+        return Metrics(config.classes, (source.name for source in config.sources), token_weights)
 
     def _make_service(self, keys: KeyStore) -> Service:
         config, scheduler, now = self._config, self._config.scheduler, time.time()
@@ -174,7 +180,7 @@ class Daemon:
         self._supervisor.start().add_done_callback(self._task_ended)
         work = (
             *(self._become_ready(), self._feed_watchdog(), self._drain_on_stop(), self._retry_keys()),
-            *(self._service.keeper.run(), self._stay_awake()),
+            *(self._service.keeper.run(), self._stay_awake(), record(self._service)),
         )
         self._lines = asyncio.create_task(self._batches.run(self._service, app))
         tasks = [self._lines, *(asyncio.create_task(w) for w in work)]
@@ -233,10 +239,19 @@ class Daemon:
 
     def _announce(self, state: State) -> None:
         self._books.event("state", state)
-        self._books.metrics.observe_engine(self._supervisor.ready)
+        self._service.lookback.state(state, self._why(state))
         why = f" ({self._supervisor.failure})" if self._supervisor.failure else ""
         self._notifier.send(STATUS=f"{state}: {self._service.model_file}{why}")
         self._service.keeper.look()
+
+    def _why(self, state: State) -> str:
+        """In words, for whoever looks later."""
+        supervisor = self._supervisor
+        if state is State.RESIDENT and supervisor.startup is not None:
+            return f"{self._service.model_file}, loaded in {supervisor.startup.total_s:.1f} s"
+        if state in AWAY:
+            return supervisor.away_reason or ""
+        return supervisor.failure or ""
 
     async def _feed_watchdog(self) -> None:
         """While loading: ask for more time. Later: only as long as the engine's own loop is heard of."""

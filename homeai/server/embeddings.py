@@ -11,14 +11,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.choice import load_vocabulary
 from homeai.config import Config, EmbeddingsConfig
 from homeai.embedding.messages import LoadEmbedder
-from homeai.errors import InvalidRequest, ModelLoadError, ModelNotFound, NotReady, PromptTooLong
+from homeai.errors import InvalidRequest, ModelLoadError, ModelNotFound, NotReady, NotSupported, PromptTooLong
 from homeai.server.child import engine_environment
 from homeai.server.embedding_child import RETRY_AFTER_S, EmbeddingChild
 from homeai.server.embedding_queue import Child, EmbeddingQueue, StartChild
 from homeai.server.text import Text
+from homeai.vocabulary import Vocabulary
 
 MAX_INPUTS: Final = 2048  # OpenAI's
 OWN_POOLINGS: Final = {1: "mean", 2: "cls", 3: "last"}  # as a GGUF says it
@@ -80,12 +81,14 @@ class Embeddings:
         """The vectors of `inputs`, in their order.
 
         `dimensions` keeps so many of each vector's first numbers; `max_tokens` is the client's own limit for each
-        input. Raises `InvalidRequest`, `PromptTooLong`,
+        input. Raises `InvalidRequest`, `PromptTooLong`, `NotSupported`,
         `ModelNotFound`, `TooManyRequests` before anything is computed; `NotReady` when the child cannot.
         """
         name = self.name(text)
         if not (text.knows(model) or model == name):
             raise ModelNotFound(f"model {model!r} does not exist; embeddings come from {name!r}", param="model")
+        if self._is_resident and self._path.is_dir():
+            raise NotSupported(f"{name!r} makes no embeddings (torch backend): embeddings.model can name a GGUF file")
         if not inputs:
             raise InvalidRequest("input is empty: at least one text is needed", param="input")
         if len(inputs) > MAX_INPUTS:
@@ -117,7 +120,7 @@ class Embeddings:
         if self._is_resident:
             return text.vocabulary
         if self._own_vocabulary is None:
-            self._own_vocabulary = asyncio.ensure_future(asyncio.to_thread(Vocabulary.load, self._path))
+            self._own_vocabulary = asyncio.ensure_future(asyncio.to_thread(load_vocabulary, self._path, "llamacpp"))
         try:
             return await asyncio.shield(self._own_vocabulary)
         except ModelLoadError as error:

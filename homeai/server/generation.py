@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from homeai.errors import RequestError
 from homeai.messages import AddRequest, Finished, Progress
-from homeai.request import FinishReason
+from homeai.request import FinishReason, WaitReason
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +30,7 @@ class Generation:
     cut_off: bool = False  # by the server, not by its client
     is_leaving: bool = False  # the engine was told to end it, and has not said so yet
     is_moving: bool = False  # the engine was told to give it back, and has not said so yet
+    waited_for: WaitReason | None = None  # why it was not in the batch, as was told last
 
 
 @dataclass(frozen=True, slots=True)

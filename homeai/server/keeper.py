@@ -107,6 +107,11 @@ class Keeper:
         return [*paused, CANNOT_WATCH] if self._cannot_watch else paused
 
     @property
+    def others_bytes(self) -> int | None:
+        """What other programs hold of the GPU, as it was seen last; None while nobody looks, or can."""
+        return self._pressure.others_bytes if self._watches_gpu and not self._cannot_watch else None
+
+    @property
     def honours_keep_alive(self) -> bool:
         return self._settings.policy != "pinned" and self._wish is not Wish.PIN
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from homeai.backends.choice import checked
 from homeai.clock import process_age_s
 from homeai.config import Config, ListenAddress, ServerConfig
 from homeai.errors import ConfigError
@@ -38,6 +39,7 @@ SEND_BUFFER_BYTES = 64 * 1024  # what waits in the kernel for one client: it wou
 def serve(config: Config, model_path: Path) -> int:
     """Serve until a signal; returns the exit code. Raises `ConfigError` before anything was started."""
     _check_files(config)
+    checked(config, model_path)
     _check_exposure(config)
     tls = tls_context(config.server)
     doors = listeners(config.server.addresses, tls)
@@ -171,6 +173,7 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
     model, scheduler = config.model, config.scheduler
     return EngineConfig(
         model_path=str(model_path),
+        backend=model.backend,
         device=model.device,
         n_gpu_layers=model.n_gpu_layers,
         num_threads=model.num_threads or num_physical_cores(),
@@ -185,6 +188,7 @@ def engine_config(config: Config, model_path: Path) -> EngineConfig:
         kv_type=model.kv_type,
         fit=model.fit,
         memory_margin=model.memory_margin,
+        gpu_memory_utilization=model.gpu_memory_utilization,
         kv_layout=scheduler.kv_layout,
         num_cached_seqs=scheduler.max_cached_seqs,
         prefix_cache_tokens=scheduler.prefix_cache_tokens,

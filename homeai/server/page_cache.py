@@ -16,7 +16,7 @@ log = logging.getLogger("homeai.residency")
 
 
 def keep_warm(path: Path) -> None:
-    """All parts of the model whose first part is `path`. A file that is gone is not worth a word here."""
+    """All weights of the model at `path`, its first part or its folder. What is gone is not worth a word here."""
     try:
         for part in parts(path):
             with part.open("rb") as file:
@@ -26,6 +26,8 @@ def keep_warm(path: Path) -> None:
 
 
 def parts(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(path.glob("*.safetensors"))
     for files in file_sets([file.name for file in path.parent.glob("*.gguf")]):
         if path.name in files.names:
             return [path.with_name(name) for name in files.names]

@@ -52,6 +52,11 @@ class Pressure:
         self.reason: str | None = None
 
     @property
+    def others_bytes(self) -> int | None:
+        """What others hold of the GPU, as seen last; None before the first look."""
+        return None if self._base_bytes is None else self._others_bytes
+
+    @property
     def is_ending(self) -> bool:
         """Others are quiet again, and it is being seen whether that lasts."""
         return self.reason is not None and self._since is not None

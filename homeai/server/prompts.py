@@ -1,6 +1,6 @@
 """A chat → token ids: the model's chat template, run in a sandbox, or a plain transcript for base models.
 
-What people wrote enters the template escaped (`backends/llamacpp/vocab.py`), so only the template itself can
+What people wrote enters the template escaped (`vocabulary.py`), so only the template itself can
 write control tokens. A template that refuses messages is a client's mistake (400), never a server error. What a
 template knows (system text, tools, calls, reasoning) is found out by trying it, once; what it does not know is told
 in words.

@@ -29,18 +29,20 @@ from homeai.errors import (
 )
 from homeai.hardware import Probe
 from homeai.keys import Key, KeyStore
-from homeai.messages import AddRequest
+from homeai.messages import AddRequest, StepStats
 from homeai.request import SamplingParams
 from homeai.server.arrival import Arrival, Caller
 from homeai.server.ask import Ask
 from homeai.server.batches.batches import Batches
-from homeai.server.books import Books
+from homeai.server.beginnings import Beginnings
+from homeai.server.books import Books, status_of
 from homeai.server.client import EngineClient
-from homeai.server.conversation import AnswerFormat, Chat
+from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
 from homeai.server.embeddings import Embedded, Embeddings, Input
 from homeai.server.generation import Record
 from homeai.server.keeper import Keeper
 from homeai.server.limits import KeyLimits
+from homeai.server.lookback import Lookback
 from homeai.server.outputs import OutputText
 from homeai.server.page_cache import keep_warm
 from homeai.server.reply import Parser, PlainText, Reply
@@ -49,6 +51,7 @@ from homeai.server.sources import Identity, OnBehalf, Sources
 from homeai.server.stream import Stream
 from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
+from homeai.server.vitals import Recorder
 from homeai.server.volatile import Rule, rules_by_source, steadied
 
 SEEDS = 2**64
@@ -81,8 +84,11 @@ class Service:
     embeddings: Embeddings | None = None
     batches: Batches | None = None
     limits: KeyLimits = field(default_factory=KeyLimits)
+    lookback: Lookback = field(default_factory=Lookback)
     text: Text | None = None  # until the vocabulary is loaded
     is_closing: bool = False
+    recorder: Recorder = field(default_factory=Recorder)
+    beginnings: Beginnings = field(default_factory=Beginnings)
     _text_settled: asyncio.Event = field(default_factory=asyncio.Event)
     keeper: Keeper = field(init=False)
     _volatile: dict[str, tuple[Rule, ...]] = field(init=False)  # by source
@@ -94,8 +100,10 @@ class Service:
         self._volatile = rules_by_source(self.config.sources)
         self._side_requests = SideRequests(self.config.side_requests)
         self.client.on_finished = self._finished
-        self.client.on_token_gap = self.books.metrics.observe_token_gap
-        self.client.on_step = self.books.stepped
+        self.client.on_token_gap = self._token_gap
+        self.client.on_first_token = self.lookback.first_token
+        self.client.on_crash = partial(self.happened, "crash")
+        self.client.on_step = self._stepped
 
     @property
     def model_file(self) -> str:
@@ -175,7 +183,9 @@ class Service:
         self.check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n)
-        return await self._answer(arrival, partial(self._prepare_chat, arrival, self._steady(arrival, chat), ask), ask)
+        chat = self._steady(arrival, chat)
+        self._see_beginning(arrival, chat.messages, ask)
+        return await self._answer(arrival, partial(self._prepare_chat, arrival, chat, ask), ask)
 
     async def _prepare_chat(self, arrival: Arrival, chat: Chat, ask: Ask, text: Text) -> Prepared:
         chat = self._with_own_thinking(arrival, chat, text)
@@ -203,6 +213,9 @@ class Service:
         self.check_limits(arrival)
         await self.text_for(ask.model)
         self._check_count(ask.n * len(prompts))
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                self._see_beginning(arrival, [ChatMessage("prompt", prompt)], ask)
         return await self._answer(arrival, partial(self._prepare_prompts, arrival, prompts, ask, answer_format), ask)
 
     async def _prepare_prompts(
@@ -399,11 +412,31 @@ class Service:
         by_class = self.config.classes[identity.fairness_class].thinks
         return next((thinks for thinks in own if thinks is not None), by_class)
 
+    def _see_beginning(self, arrival: Arrival, messages: Sequence[ChatMessage], ask: Ask) -> None:
+        source = arrival.identity.source
+        is_private = any(each.private for each in self.config.sources if each.name == source)
+        self.beginnings.see(source, messages, is_private=is_private, may_use_cache=ask.cache_prompt)
+
+    def _stepped(self, stats: StepStats) -> None:
+        self.books.stepped(stats)
+        self.recorder.stepped(stats)
+        self.lookback.stepped(stats)
+
+    def _token_gap(self, fairness_class: str, seconds: float) -> None:
+        self.books.metrics.observe_token_gap(fairness_class, seconds)
+        self.lookback.gap(fairness_class, seconds)
+
+    def happened(self, kind: str, detail: str) -> None:
+        """For whoever looks later."""
+        self.books.event(kind, detail)
+        self.lookback.event(kind, detail)
+
     def _finished(self, record: Record) -> None:
         generation = record.generation
         num_tokens = len(generation.add.prompt_token_ids) + generation.num_output_tokens
         self.limits.charge(generation.key, num_tokens, time.time())
         self.books.finished(record)
+        self.lookback.ended(record, self.client.live, status_of(record))
         self.keeper.ended(generation.add.source)
 
     def _identify(self, key: Key | None, caller: Caller, user: str | None) -> Identity:

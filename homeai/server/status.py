@@ -12,7 +12,9 @@ from homeai import __version__
 from homeai.messages import StepStats
 from homeai.request import Mode, RequestStatus, WaitReason
 from homeai.server.generation import Generation
+from homeai.server.memory_map import memory_map
 from homeai.server.service import Service
+from homeai.server.shares import shares_of
 from homeai.server.warmup import Pin
 from homeai.status import (
     BatchStatus,
@@ -20,12 +22,14 @@ from homeai.status import (
     GPUStatus,
     KVStatus,
     LoadStatus,
+    MemoryMap,
     MemoryStatus,
     ModelStatus,
     PinStatus,
     PolicyStatus,
     RequestProgress,
     ResidencyStatus,
+    ShareStatus,
     StartupStatus,
     Status,
     TotalsStatus,
@@ -40,7 +44,7 @@ _started_at: Final = time.monotonic()
 def snapshot(service: Service) -> Status:
     step = service.client.last_step or NO_STEP
     live = service.client.live
-    ready = service.supervisor.ready
+    memory, kv = _memory(service), _kv(service, step)
     progress = service.supervisor.progress
     scheduler = service.config.scheduler
     return Status(
@@ -50,13 +54,8 @@ def snapshot(service: Service) -> Status:
         failure=service.supervisor.failure,
         uptime_s=time.monotonic() - _started_at,
         model=_model(service),
-        memory=_memory(service),
-        kv=KVStatus(
-            step.kv_used,
-            ready.num_kv_cells if ready else scheduler.kv_cells,
-            step.num_cached_tokens,
-            step.host_bytes,
-        ),
+        memory=memory,
+        kv=kv,
         batch=BatchStatus(
             mode=step.mode,
             step=step.step,
@@ -74,7 +73,7 @@ def snapshot(service: Service) -> Status:
             scheduler.mode, scheduler.chunked_prefill, scheduler.max_chunk_tokens, service.config.server.auth
         ),
         classes=_classes(service, live),
-        requests=[_request(service, generation) for generation in live[:MAX_REQUESTS]],
+        requests=_requests(service, live[:MAX_REQUESTS]),
         totals=msgspec.convert(service.books.totals, TotalsStatus, from_attributes=True),
         residency=_residency(service),
         pins=[_pin(pin) for pin in service.supervisor.warm_up.pins],
@@ -82,7 +81,40 @@ def snapshot(service: Service) -> Status:
         rules=service.sources.rules(),
         startup=_startup(service),
         notes=service.notes,
+        now=time.time(),
+        memory_map=_memory_map(service, memory, kv, live),
+        shares=_shares(service, live),
+        pace=service.lookback.pace.look(time.monotonic()),
+        history=service.lookback.history.spans,
+        events=service.lookback.history.events,
+        recent=service.lookback.recent.requests,
     )
+
+
+def _kv(service: Service, step: StepStats) -> KVStatus:
+    ready = service.supervisor.ready
+    total = ready.num_kv_cells if ready else service.config.scheduler.kv_cells
+    return KVStatus(step.kv_used, total, step.num_cached_tokens, step.host_bytes)
+
+
+def _memory_map(service: Service, memory: MemoryStatus, kv: KVStatus, live: list[Generation]) -> MemoryMap:
+    cells: Counter[str] = Counter()
+    for generation in live:
+        if generation.progress is not None:
+            cells[generation.add.source] += generation.progress.num_kv_cells
+    return memory_map(
+        memory,
+        kv,
+        cells,
+        is_on_gpu=service.supervisor.device == "cuda",
+        has_pins=any(pin.is_kept for pin in service.supervisor.warm_up.pins),
+        others_bytes=service.keeper.others_bytes,
+    )
+
+
+def _shares(service: Service, live: list[Generation]) -> list[ShareStatus]:
+    weights = {name: c.weight for name, c in service.config.classes.items()}
+    return shares_of(service.client.served, weights, {(g.add.fairness_class, g.add.source) for g in live})
 
 
 def _residency(service: Service) -> ResidencyStatus:
@@ -94,6 +126,7 @@ def _residency(service: Service) -> ResidencyStatus:
         expires_in_s=service.keeper.expires_in_s,
         paused=sorted(service.client.paused),
         num_loads=service.supervisor.num_loads,
+        others_bytes=service.keeper.others_bytes,
     )
 
 
@@ -135,7 +168,16 @@ def _classes(service: Service, live: list[Generation]) -> list[ClassStatus]:
     running = Counter(g.add.fairness_class for g in live if g.started_at is not None)
     waiting = Counter(g.add.fairness_class for g in live if g.started_at is None)
     return [
-        ClassStatus(name, c.weight, running[name], waiting[name], c.max_waiting, c.queue_timeout_s)
+        ClassStatus(
+            name,
+            c.weight,
+            running[name],
+            waiting[name],
+            c.max_waiting,
+            c.queue_timeout_s,
+            c.ttft_target_s,
+            c.itl_target_s,
+        )
         for name, c in service.config.classes.items()
     ]
 
@@ -145,7 +187,21 @@ def _pin(pin: Pin) -> PinStatus:
     return PinStatus(pin.name, pin.source, pin.num_tokens, state, pin.problem)
 
 
-def _request(service: Service, generation: Generation) -> RequestProgress:
+def _requests(service: Service, live: list[Generation]) -> list[RequestProgress]:
+    """In the order of their arrival, which is that of each class's queue."""
+    now = time.monotonic()
+    places: Counter[str] = Counter()
+    requests = []
+    for generation in live:
+        name, wait_s = generation.add.fairness_class, None
+        if generation.started_at is None:
+            places[name] += 1
+            wait_s = service.client.door.expected_wait_s(name, now, places[name])
+        requests.append(_request(service, generation, wait_s))
+    return requests
+
+
+def _request(service: Service, generation: Generation, expected_wait_s: float | None) -> RequestProgress:
     add, progress = generation.add, generation.progress
     is_outside = service.client.waits(add.request_id)
     status = _status(generation, is_outside=is_outside)
@@ -161,6 +217,8 @@ def _request(service: Service, generation: Generation) -> RequestProgress:
         max_tokens=add.sampling.max_tokens,
         age_s=time.monotonic() - add.arrival_at,
         text=generation.shown_text,
+        num_step_tokens=progress.num_step_tokens if progress and status is RequestStatus.RUNNING else 0,
+        expected_wait_s=expected_wait_s,
     )
 
 

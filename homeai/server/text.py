@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
-from homeai.backends.llamacpp.card import ModelCard
-from homeai.backends.llamacpp.vocab import BREAK, Vocabulary
+from homeai.backends.choice import backend_of, load_vocabulary, model_name, unused
 from homeai.config import Config
 from homeai.errors import ConfigError, InvalidRequest, PromptTooLong
+from homeai.model_card import ModelCard
 from homeai.request import Grammar, SamplingParams, longest_request
 from homeai.server.ask import Ask
 from homeai.server.conversation import AnswerFormat, Chat, ChatMessage
@@ -27,7 +26,9 @@ from homeai.server.grammars import grammar_for, grammar_of_answer
 from homeai.server.infill import Gap, InfillPrompt, infill_prompt
 from homeai.server.outputs import OutputText
 from homeai.server.prompts import EncodedPrompt, PromptRenderer
+from homeai.server.tokenising import Tokenising
 from homeai.server.volatile import Rule, steadied
+from homeai.vocabulary import BREAK, Vocabulary
 
 T = TypeVar("T")
 
@@ -52,7 +53,9 @@ class Text:
         self.max_model_len = longest_request(
             scheduler.max_model_len, vocabulary.n_ctx_train, scheduler.cells_per_request
         )
+        self.unused: list[str] = []  # settings without effect, a sentence each
         self.load_s = 0.0  # what reading it took
+        self.tokenising = Tokenising()
         self.n_ctx_train = vocabulary.n_ctx_train
         self.num_vocab_tokens = vocabulary.num_tokens
 
@@ -60,10 +63,11 @@ class Text:
     def load(cls, path: Path, config: Config) -> Text:
         """Reads the vocabulary of the model at `path`. Takes some 0.4 s; raises `ModelLoadError`, `ConfigError`."""
         started_at = time.monotonic()
-        vocabulary = Vocabulary.load(path)
+        vocabulary = load_vocabulary(path, config.model.backend)
         template = config.model.chat_template
         source = _read_template(template) if template else vocabulary.chat_template
-        text = cls(path.stem, vocabulary, PromptRenderer(vocabulary, source), config)
+        text = cls(model_name(path), vocabulary, PromptRenderer(vocabulary, source), config)
+        text.unused = unused(config, backend_of(path, config.model.backend))
         text.load_s = time.monotonic() - started_at
         return text
 
@@ -71,8 +75,9 @@ class Text:
     def notes(self) -> list[str]:
         """What the owner should know about these settings and this model."""
         if self.n_ctx_train == 0 or self.max_model_len <= self.n_ctx_train:
-            return []
+            return self.unused
         return [
+            *self.unused,
             f"scheduler.max_model_len is {self.max_model_len}, but the model was trained for {self.n_ctx_train} "
             "tokens: answers to longer texts may make no sense"
         ]
@@ -327,9 +332,9 @@ class Text:
     async def run(self, size: int, encode: Callable[[], T]) -> T:
         """What takes long for `size` characters in a thread; what takes very long in one of its own."""
         if size <= INLINE_CHARS:
-            return encode()
+            return self.tokenising.here(encode)
         threads = self._threads if size <= LONG_CHARS else self._long_texts
-        return await asyncio.get_running_loop().run_in_executor(threads, encode)
+        return await self.tokenising.in_thread(threads, size, encode)
 
 
 def _num_chars(parts: Iterable[str | int]) -> int:

@@ -1,6 +1,6 @@
 """Messages made plain, and brought into the order and shape that a chat template takes. Pure.
 
-From here on all text of people is escaped (`backends/llamacpp/vocab.py`): templates may put it anywhere.
+From here on all text of people is escaped (`vocabulary.py`): templates may put it anywhere.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from homeai.backends.llamacpp.binding import Model
-from homeai.backends.llamacpp.card import ModelCard
+from homeai.backends.llamacpp.card import read_card
+from homeai.model_card import ModelCard
 
 
 def card_of(path: Path) -> ModelCard:
     model = Model(path, vocab_only=True)
     try:
-        return ModelCard.read(model)
+        return read_card(model)
     finally:
         model.close()
 

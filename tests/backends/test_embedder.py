@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from homeai.backends.llamacpp.embedder import CHUNK, Embedder
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
+from homeai.vocabulary import Vocabulary
 
 SHORT = "Switch off the light in the kitchen, please."
 LONG = "The lighthouse keeper wrote down wind, clouds, waves and the birds that came by. " * 12
@@ -22,7 +23,7 @@ CLOSE = {"mean": 0.999, "last": 0.995}  # it computes on weights put in another 
 
 @pytest.fixture(scope="module")
 def vocabulary(model_path: Path) -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     yield vocabulary
     vocabulary.close()
 

@@ -12,14 +12,14 @@ import jsonschema
 import numpy as np
 import pytest
 
-from homeai.backends.llamacpp.grammars import MAX_REMEMBERED, Grammars
-from homeai.backends.llamacpp.guidance import Matcher, Tokenizer
 from homeai.backends.llamacpp.runner import LlamaCppRunner, load
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine
 from homeai.errors import GrammarFailed
 from homeai.request import FinishReason, Grammar, Request, SamplingParams
 from homeai.sampling.grammar import Allowed, GrammarState
+from homeai.sampling.grammars import MAX_REMEMBERED, Grammars
+from homeai.sampling.guidance import Matcher, Tokenizer
 from homeai.scheduling.plan import KVOp, KVOpKind
 from homeai.server.conversation import Chat, Tool, ToolChoice
 from homeai.server.families import known

@@ -475,6 +475,7 @@ def test_long_prompt_beside_streams_is_a_pass_of_its_own_and_changes_nothing(mod
         chunks = [Chunk(f"r{i}", i, len(prompt) - 1, 1, 1) for i, prompt in enumerate(prompts[:3])]
         chunks.insert(1, Chunk("r3", 3, 0, len(prompts[3]), 1))
         result = runner.execute(StepPlan(chunks=chunks))
+        assert runner._batch.num_outputs == 4, "all at once, whichever pass their tokens are computed in"
         assert [len(tokens) for tokens in result.sampled] == [1] * 4
         assert result.num_computed == [1, len(prompts[3]), 1, 1]
         runner.close()

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homeai.backends.llamacpp.binding import Model, Vocab
-from homeai.backends.llamacpp.vocab import BREAK, Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.errors import ModelLoadError
+from homeai.vocabulary import BREAK, Vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # token types of a GGUF
 
@@ -29,7 +30,7 @@ ORDINARY_TEXTS = [
 
 @pytest.fixture(scope="module")
 def vocabulary(model_path: Path) -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     yield vocabulary
     vocabulary.close()
 
@@ -88,7 +89,7 @@ def test_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.gguf"
     path.write_bytes(b"not a model")
     with pytest.raises(ModelLoadError, match=r"notes\.gguf"):
-        Vocabulary.load(path)
+        load_vocabulary(path)
 
 
 @given(st.text())
@@ -266,7 +267,7 @@ def make_vocabulary(path: Path, *, markers: dict[str, int], **settings: bool | s
     } | {f"tokenizer.{key}": value for key, value in settings.items()}
     entries = [struct.pack("<Q", len(key)) + key.encode() + _gguf_value(value) for key, value in metadata.items()]
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
-    return Vocabulary.load(path)
+    return load_vocabulary(path)
 
 
 CHAT_MARKERS = {"<|im_start|>": CONTROL, "<|im_end|>": CONTROL, "<think>": USER_DEFINED, "</think>": USER_DEFINED}

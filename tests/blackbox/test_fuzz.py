@@ -19,7 +19,6 @@ import zstandard
 
 from tests.blackbox.asking import assert_serves, assert_unharmed
 from tests.daemon import Daemon
-from tests.fim import fim_model
 
 MAX_BODY_BYTES = 2_000_000
 ANSWER_TIMEOUT_S = 60.0
@@ -150,11 +149,10 @@ ONE_OF_EACH: list[object] = [True, -1, 1.5, 10**30, "x", HALF, [[]], {"x": {"y":
 
 
 @pytest.fixture(scope="module")
-def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def house(fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """With a short context: no mistake can ask for a long answer. Nothing that failed is left in it."""
-    directory = tmp_path_factory.mktemp("fuzz")
     limits = "scheduler.max_model_len=256", "scheduler.max_num_seqs=4", f"server.max_body_bytes={MAX_BODY_BYTES}"
-    with Daemon.start(fim_model(model_path, directory), directory, *limits) as running:
+    with Daemon.start(fim_model_path, tmp_path_factory.mktemp("fuzz"), *limits) as running:
         (engine,) = running.engines
         yield running
         assert running.engines == [engine]

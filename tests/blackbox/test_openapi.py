@@ -27,7 +27,6 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.blackbox.asking import assert_unharmed
 from tests.daemon import Daemon
-from tests.fim import fim_model
 
 FIELDS_PAGE = Path(__file__).parents[2] / "docs" / "clients" / "fields.md"
 NUM_CASES = 2000
@@ -49,11 +48,10 @@ UNASKED = (
 
 
 @pytest.fixture(scope="module")
-def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def house(fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon of few seats, with a model that can do all that the document names."""
-    directory = tmp_path_factory.mktemp("openapi")
     settings = "scheduler.max_model_len=512", "scheduler.max_num_seqs=4"
-    with Daemon.start(fim_model(model_path, directory), directory, *settings) as running:
+    with Daemon.start(fim_model_path, tmp_path_factory.mktemp("openapi"), *settings) as running:
         yield running
 
 

@@ -18,7 +18,6 @@ import pytest
 
 from tests.blackbox.asking import ask
 from tests.daemon import Daemon, eventually, eventually_async
-from tests.fim import fim_model
 from tests.streaming import COMPLETIONS, Connection, Stream, exactly
 
 READINGS = ("/health", "/health/ready", "/metrics", "/api/status", "/v1/models", "/api/tags", "/api/ps", "/props", "/")
@@ -26,7 +25,7 @@ READINGS = ("/health", "/health/ready", "/metrics", "/api/status", "/v1/models",
 
 @pytest.fixture(scope="module")
 def house(start_daemon: Callable[..., Daemon]) -> Daemon:
-    return start_daemon("model.num_threads=1")
+    return start_daemon("residency.drain_timeout_s=300", "model.num_threads=1")
 
 
 @pytest.fixture
@@ -287,12 +286,7 @@ async def test_reload_under_load_loses_nobody(resident: Daemon) -> None:
     await eventually_async(lambda: [child.pid for child in resident.engines] not in ([], [engine.pid]))
 
 
-@pytest.fixture(scope="module")
-def other_model(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fim_model(model_path, tmp_path_factory.mktemp("other"))
-
-
-async def test_another_model_takes_over_the_queue(resident: Daemon, other_model: Path, model_path: Path) -> None:
+async def test_another_model_takes_over_the_queue(resident: Daemon, fim_model_path: Path, model_path: Path) -> None:
     async with resident.async_client() as client:
         running = [Stream(client, exactly(150, f"Story {i}: once")) for i in range(8)]
         for stream in running:
@@ -301,15 +295,15 @@ async def test_another_model_takes_over_the_queue(resident: Daemon, other_model:
         numbers = Stream(client, exactly(5, [2, 3, 4]))
         named = Stream(client, exactly(5, model=model_path.stem))
         await eventually_async(lambda: [r["status"] for r in resident.status()["requests"]].count("waiting") == 6)
-        control(resident, "reload", model=str(other_model))
+        control(resident, "reload", model=str(fim_model_path))
         for stream in running:
             assert ((await stream.ended()).num_tokens, stream.errors) == (150, [])
         for stream in waiting:
             assert ((await stream.ended()).num_tokens, stream.errors) == (5, [])
-            assert stream.events[0]["model"] == other_model.stem
+            assert stream.events[0]["model"] == fim_model_path.stem
         assert "another model was loaded" in (await numbers.ended()).errors[0]["message"]
         assert (await named.ended()).errors[0]["code"] == "model_not_found"
-    assert resident.status()["model"]["file"] == other_model.name
+    assert resident.status()["model"]["file"] == fim_model_path.name
     assert homeai(resident, "reload", str(model_path)) == "resident"
     assert resident.status()["model"]["file"] == model_path.name
 

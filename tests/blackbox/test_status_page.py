@@ -4,94 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from homeai.backends.llamacpp.binding import supports_gpu
+from tests.blackbox.browsing import someone_asks, watched
 from tests.daemon import Daemon, eventually, free_port
 from tests.streaming import COMPLETIONS, document, exactly
-
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP *.example 127.0.0.1",
-]
-PATIENCE_MS = 60_000
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium; .ci/run installs it")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        expect.set_options(timeout=PATIENCE_MS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the page of a daemon, live; `options` are Playwright's of a context."""
-    contexts = []
-
-    def open_page(url: str, **options: object) -> Page:
-        contexts.append(context := browser.new_context(**options))
-        context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
-        page.goto(url)
-        expect(page.locator("#connection")).to_have_text("Live")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
-@contextmanager
-def someone_asks(daemon: Daemon, source: str, body: dict[str, object]) -> Iterator[None]:
-    """A streaming request is live from its first token on until the block ends."""
-    with daemon.client() as client:
-        headers = {"X-HomeAI-Source": source}
-        with client.stream("POST", COMPLETIONS, json=body | {"stream": True}, headers=headers) as answer:
-            assert answer.is_success
-            yield
-
-
-@contextmanager
-def watched(daemon: Daemon, browser: Browser) -> Iterator[Page]:
-    """A page that complains of nothing, and asks nobody but the daemon."""
-    complaints: list[str] = []
-    hosts: set[str] = set()
-
-    def note_message(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            complaints.append(message.text)
-
-    def note_request(request: Request) -> None:
-        if not request.url.startswith("data:"):
-            hosts.add(httpx.URL(request.url).netloc.decode())
-
-    page = browser.new_page()
-    page.on("console", note_message)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", note_request)
-    yield page
-    page.close()
-    assert complaints == []
-    assert hosts == {httpx.URL(daemon.url).netloc.decode()}
 
 
 def test_page_loads_cleanly_and_from_nowhere_else(daemon: Daemon, browser: Browser) -> None:
@@ -228,7 +151,7 @@ def test_narrow_screen_needs_no_sideways_scrolling(daemon: Daemon, open_page: Ca
 def test_page_shows_how_far_batches_are(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
     daemon = start_daemon()
     page = open_page(daemon.url)
-    expect(page.locator("#batches-section")).to_be_hidden()
+    expect(page.locator("#batches-empty")).to_contain_text("homeai batch")
     httpx.post(f"{daemon.url}/api/admin/pause", json={"class": "background"}).raise_for_status()
     line = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 1}}'
     form = {"files": {"file": ("a.jsonl", line.encode())}, "data": {"purpose": "batch"}}
@@ -239,7 +162,7 @@ def test_page_shows_how_far_batches_are(start_daemon: Callable[..., Daemon], ope
     expect(page.locator("#batches dt")).to_have_text("night")
     expect(page.locator("#batches dd")).to_have_text("0 of 1 done")
     httpx.post(f"{daemon.url}/api/admin/resume", json={"class": "background"}).raise_for_status()
-    expect(page.locator("#batches-section")).to_be_hidden()
+    expect(page.locator("#batches-empty")).to_be_visible()
 
 
 def test_page_shows_what_is_pinned_kept_and_worth_knowing(

@@ -379,6 +379,22 @@ def test_first_step_of_the_day_has_a_snapshot() -> None:
     assert (waiting.request_id, waiting.status, waiting.wait_reason) == ("b", "waiting", WaitReason.SEQUENCE_SLOT)
 
 
+def test_snapshot_tells_each_one_s_part_of_step_and_cache() -> None:
+    outbox, _ = run(None, add("a", max_tokens=100), add("b"), max_num_seqs=1)
+    running, waiting = snapshots(outbox)[0][:2]
+    assert (running.num_step_tokens, running.num_kv_cells) == (1, running.num_computed_tokens)
+    assert (waiting.num_step_tokens, waiting.num_kv_cells) == (0, 0)
+
+
+def test_snapshot_comes_with_what_each_source_was_served() -> None:
+    outbox, _ = run(add("a", max_tokens=3, source="kitchen"))
+    for message in outbox.of(StepOutputs):
+        assert (message.served is None) == (message.progress is None)
+    last = outbox.of(StepOutputs)[-1].served
+    assert last is not None
+    assert [(served.source, served.num_tokens) for served in last] == [("kitchen", pytest.approx(10 + 2 * 3, rel=0.1))]
+
+
 def test_snapshots_are_rare() -> None:
     outbox, _ = run(add("a", max_tokens=200))
     steps = outbox.of(StepOutputs)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from homeai.backends.simulated.runner import SimulatedRunner
 from homeai.engine.engine import Engine, Step
 from homeai.evaluation import traces
-from homeai.evaluation.devices import estimate
+from homeai.evaluation.plan.estimate import estimate
 from homeai.evaluation.records import Owner, Run, StepRecord
 from homeai.evaluation.simulator import run
 from homeai.evaluation.workload import Arrival

@@ -58,7 +58,7 @@ def test_card_gives_an_estimate_and_faster_steps() -> None:
 
 def test_more_cells_than_the_card_holds_are_refused() -> None:
     cost = cost_of("rtx-3060", "8b-q4", None, None)
-    with pytest.raises(ConfigError, match=r"kv_cells: 90,000 is not allowed: at most 42,\d\d\d fit beside 8B Q4_K_M"):
+    with pytest.raises(ConfigError, match=r"kv_cells: 90,000 is not allowed: at most 44,\d\d\d fit beside 8B Q4_K_M"):
         compare(settings(("scheduler.kv_cells", "90000")), "overlap", traces.overlap(11), ["continuous"], cost)
 
 

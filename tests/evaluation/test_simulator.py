@@ -118,7 +118,7 @@ def test_simulating_loads_no_model_no_web_and_no_numpy() -> None:
         "homeai.evaluation.simulator",
         "homeai.evaluation.traces",
         "homeai.evaluation.summary",
-        "homeai.evaluation.devices",
+        "homeai.evaluation.plan.estimate",
     )
     assert not loaded & {"torch", "llama_cpp", "fastapi", "sqlite_utils", "numpy", "pydantic", "homeai.server"}
 

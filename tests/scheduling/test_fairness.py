@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homeai.scheduling.fairness import MAX_IDLE_SOURCES, FairShare, VirtualCounter
+from homeai.scheduling.fairness import MAX_IDLE_SOURCES, FairShare, RecentService, VirtualCounter
 from tests.scheduling.factories import (
     WEIGHTS,
     add_all,
@@ -228,3 +228,32 @@ def test_lowest_class_is_served_beside_a_flood_of_the_highest() -> None:
     run_step(scheduler)
     scheduler.add(document)
     run_until(scheduler, lambda: document.is_finished, limit=1000)
+
+
+# ---- what was lately --------------------------------------------------------------------------------
+
+
+def test_service_of_late_fades_by_its_half_life() -> None:
+    lately: RecentService[str] = RecentService(half_life_s=60.0)
+    lately.add("a", 8.0)
+    lately.fade(60.0)
+    lately.add("b", 4.0)
+    assert lately.most(2) == [("a", 4.0), ("b", 4.0)]
+    lately.fade(180.0)
+    assert lately.most(1) == [("a", 1.0)]
+    assert lately.share("b") == 0.5
+
+
+def test_whoever_was_served_long_ago_is_forgotten() -> None:
+    lately: RecentService[str] = RecentService(half_life_s=60.0)
+    for number in range(1000):
+        lately.add(f"name-{number}", 1.0)
+    lately.fade(3600.0)
+    assert lately.most(1000) == []
+
+
+def test_each_source_s_service_is_told_with_its_class() -> None:
+    scheduler = create_scheduler()
+    add_all(scheduler, create_requests(1, num_prompt_tokens=10, max_tokens=3, source="kitchen", fairness_class="voice"))
+    run_to_end(scheduler)
+    assert scheduler.share.lately.most(9) == [(("voice", "kitchen"), 10 * PROMPT + 3 * OUTPUT)]

@@ -86,6 +86,20 @@ def test_parked_time_and_count_are_kept() -> None:
     assert first.num_preemptions == 0
     assert second.parked_s > 10.0
     assert second.first_token_at == 1.0
+    assert second.prefill_parked_s == 0.0
+
+
+def test_time_parked_before_the_first_token_is_told_apart() -> None:
+    scheduler = create_scheduler(max_num_seqs=1, max_num_batched_tokens=32, max_chunk_tokens=32)
+    (reader,) = create_requests(1, num_prompt_tokens=200, max_tokens=2)
+    add_all(scheduler, [reader])
+    run_step(scheduler, 1.0)
+    scheduler._batch.park(reader, 2.0)
+    now = 10.0
+    while scheduler.has_work:
+        run_step(scheduler, now)
+        now += 1.0
+    assert reader.prefill_parked_s == reader.parked_s == 8.0
 
 
 def test_admission_keeps_some_cells_free_for_what_runs() -> None:

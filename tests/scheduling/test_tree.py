@@ -58,6 +58,8 @@ def test_tree_agrees_with_plain_lists(operations: list[tuple[str, int, list[int]
         nodes = list(walk(root))
         assert tree.num_cells == sum(len(node.tokens) for node in nodes)
         assert tree.num_held_cells == sum(len(n.tokens) for n in nodes if any(s.is_held for s in n.seqs))
+        parts = sum(tree.num_cells_of(seq) for seq in seqs if seq.is_held)
+        assert parts == pytest.approx(tree.num_held_cells)
         assert all(node.seqs and node.num_held == sum(s.is_held for s in node.seqs) for node in nodes)
     assert all(tree.match(root, tokens, len(tokens)).length <= len(tokens) for tokens in held)
 

@@ -103,6 +103,17 @@ def test_retry_after_is_the_measured_time_per_start() -> None:
     assert refusal(door, now=115.0).retry_after_s == pytest.approx(5.0)
 
 
+def test_expected_wait_is_the_same_rate_for_each_place_before_it() -> None:
+    door = make_door(voice=4)
+    occupy(door, 2)
+    fill(door, 4, now=100.0)
+    assert door.expected_wait_s("voice", 105.0, 1) is None
+    for now in (105.0, 110.0):
+        door.start("voice", now)
+    assert [door.expected_wait_s("voice", 110.0, place) for place in (1, 2)] == [5.0, 10.0]
+    assert door.expected_wait_s("nobody", 110.0, 1) is None
+
+
 def test_more_places_take_longer() -> None:
     door = make_door(voice=2)
     occupy(door, 2)

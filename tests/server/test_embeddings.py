@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from homeai import config
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.embedding.messages import LoadEmbedder
 from homeai.errors import InvalidRequest, ModelNotFound, NotReady, PromptTooLong, TooManyRequests
 from homeai.server.embeddings import MAX_INPUTS, Embeddings
@@ -70,7 +70,7 @@ class House:
 
 @pytest.fixture(scope="module")
 def text(model_path: Path) -> Iterator[Text]:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     yield Text("gemma", vocabulary, PromptRenderer(vocabulary, None), config.load(None, env={}))
     vocabulary.close()
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from homeai import config
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.errors import NotSupported, PromptTooLong
 from homeai.server.infill import Gap, InfillPrompt, SourceFile, infill_prompt
 from homeai.server.prompts import PromptRenderer
 from homeai.server.text import Text
-from tests.fim import fim_model
+from homeai.vocabulary import Vocabulary
 
 ROOM = 1000
 LENGTH = [("scheduler.max_model_len", "100"), ("scheduler.kv_cells", "512")]
 
 
 @pytest.fixture(scope="module")
-def vocabulary(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(fim_model(model_path, tmp_path_factory.mktemp("fim")))
+def vocabulary(fim_model_path: Path) -> Iterator[Vocabulary]:
+    vocabulary = load_vocabulary(fim_model_path)
     yield vocabulary
     vocabulary.close()
 
@@ -107,18 +107,18 @@ def test_a_prompt_that_is_too_long_alone_is_refused(vocabulary: Vocabulary) -> N
 
 
 def test_a_model_without_the_tokens_says_so(model_path: Path) -> None:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     with pytest.raises(NotSupported, match="no fill-in-the-middle tokens") as caught:
         infill_prompt(vocabulary, Gap("a", "b"), ROOM)
     assert caught.value.status == 501
     vocabulary.close()
 
 
-def test_without_a_token_for_files_their_names_stand_as_text(model_path: Path, tmp_path: Path) -> None:
-    data = fim_model(model_path, tmp_path).read_bytes()
+def test_without_a_token_for_files_their_names_stand_as_text(fim_model_path: Path, tmp_path: Path) -> None:
+    data = fim_model_path.read_bytes()
     path = tmp_path / "no-files.gguf"
     path.write_bytes(data.replace(b"<|fim_repo|>", b"<unused1003>").replace(b"<|file_sep|>", b"<unused1004>"))
-    vocabulary = Vocabulary.load(path)
+    vocabulary = load_vocabulary(path)
     prompt = infill_prompt(vocabulary, Gap("p", "s", files=[SourceFile("a.py", "x = 1\n")]), ROOM)
     assert shown(vocabulary, prompt) == ("<bos>\n\n--- a.py ---\n\nx = 1\n<fim_prefix>p<fim_suffix>s<fim_middle>")
     vocabulary.close()

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from homeai import config
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.server.conversation import Chat, ChatMessage
 from homeai.server.pins import MIN_TOKENS, read_pins
 from homeai.server.prompts import PromptRenderer
 from homeai.server.text import Text
 from homeai.server.warmup import Pin
+from homeai.vocabulary import Vocabulary
 
 HOUSE = "You are the voice of this house. " + " ".join(f"Lamp {i} is in room {i}." for i in range(30))
 SOURCE = "{name: kitchen, class: voice, volatile: [{pattern: 'It is [0-9:]+', action: move}]}"
@@ -27,7 +28,7 @@ NO_SYSTEM = "{% if messages[0].role != 'user' %}{{ raise_exception('no') }}{% en
 
 @pytest.fixture(scope="module")
 def vocabulary(model_path: Path) -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     yield vocabulary
     vocabulary.close()
 

@@ -37,6 +37,15 @@ def test_reading_leaves_out_our_own_processes() -> None:
     assert reading_of(GPU("H200", 14, 100, 0.8), [], {1}) == Reading(0, 86, 0.0, "nobody")
 
 
+def test_what_others_hold_is_known_from_the_first_look_on() -> None:
+    watch = Watch()
+    assert watch.pressure.others_bytes is None
+    watch.see(gib(5))
+    assert watch.pressure.others_bytes == 5 * GIB
+    watch.see(gib(0))
+    assert watch.pressure.others_bytes == 0
+
+
 def test_what_lasts_is_pressure_and_says_who_it_is() -> None:
     watch = Watch()
     assert watch.see(gib(0)) is None

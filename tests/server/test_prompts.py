@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from homeai.backends.llamacpp.binding import Model, Vocab
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.errors import ConfigError, InvalidRequest, Unsupported
 from homeai.server.conversation import Chat, ChatMessage, Tool, ToolCall
 from homeai.server.prompts import PromptRenderer
+from homeai.vocabulary import Vocabulary
 
 CHATML = """
 {%- for message in messages %}
@@ -376,7 +377,7 @@ def test_language_is_the_one_of_hugging_face() -> None:
 
 @pytest.fixture(scope="module")
 def vocabulary(model_path: Path) -> Iterator[Vocabulary]:
-    vocabulary = Vocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
     yield vocabulary
     vocabulary.close()
 

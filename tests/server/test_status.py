@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from homeai.keys import KeyStore
-from homeai.messages import LoadProgress, Progress
+from homeai.messages import LoadProgress, Progress, Served
 from homeai.request import WaitReason
 from homeai.server.service import Service
 from homeai.server.startup import Startup
@@ -192,12 +192,75 @@ def test_pins_are_told_with_what_became_of_them(service: Service) -> None:
     assert status.notes == ["pin 'long' is left out: too long"]
 
 
+def test_ended_request_tells_where_its_time_went(service: Service) -> None:
+    become_resident(service)
+    stream = service.client.submit([make_add("a")], api="/test")
+    service.client.handle(step(progress=[Progress("a", "waiting", 3, 0, 0, WaitReason.KV_SPACE)]))
+    service.client.handle(step(output("a", 0), admitted=("a",)))
+    service.client.handle(step(finished("a", num_output_tokens=1, num_cached_tokens=2)))
+    assert len(list(stream.read())) == 2
+    (request,) = snapshot(service).recent
+    assert (request.source, request.status, request.problem) == ("kitchen", 200, None)
+    assert (request.wait_reason, request.num_cached_tokens, request.num_output_tokens) == ("kv_space", 2, 1)
+
+
+def test_pace_counts_first_tokens_gaps_and_steps(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a")
+    service.client.handle(step(output("a", 0), admitted=("a",)))
+    service.client.handle(step(output("a", 1)))
+    pace = snapshot(service).pace
+    assert pace is not None
+    assert sum(pace.written) == 2 * STATS.num_decode_tokens
+    assert pace.classes["interactive"].ttft_p95_s is not None
+    assert pace.classes["interactive"].itl_p95_s is not None
+
+
+def test_expected_wait_grows_with_the_place_in_the_queue(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a", "b", "c")
+    assert [request.expected_wait_s for request in snapshot(service).requests] == [None] * 3
+    service.client.handle(step(admitted=("a",)))
+    first, second, third = (request.expected_wait_s for request in snapshot(service).requests)
+    assert first is None
+    assert second is not None
+    assert third == pytest.approx(2 * second)
+
+
+def test_shares_are_what_the_engine_said_and_what_weights_give(service: Service) -> None:
+    become_resident(service)
+    submit(service, "a", fairness_class="voice")
+    told = msgspec.structs.replace(step(), served=[Served("background", "night", 9.0)])
+    service.client.handle(told)
+    shares = {share.source: (share.served, share.due) for share in snapshot(service).shares}
+    assert shares == {"night": (1.0, pytest.approx(1 / 9, abs=1e-3)), "kitchen": (0.0, pytest.approx(8 / 9, abs=1e-3))}
+
+
+def test_memory_of_the_context_is_told_by_source(service: Service) -> None:
+    become_resident(service)
+    service.supervisor.ready = msgspec.structs.replace(READY, kv_bytes=16384)
+    submit(service, "a")
+    progress = Progress("a", "running", 3, 3, 0, None, num_step_tokens=3, num_kv_cells=10)
+    service.client.handle(step(admitted=("a",), progress=[progress]))
+    status = snapshot(service)
+    assert status.requests[0].num_step_tokens == 3
+    assert status.memory_map is not None
+    assert status.memory_map.where == "RAM"  # the model is on the CPU
+
+
+def test_what_the_engine_died_of_is_an_event(service: Service) -> None:
+    become_resident(service)
+    service.supervisor.num_restarts = 1
+    service.client.recover("exit code -6", True)
+    assert [(event.kind, event.detail) for event in snapshot(service).events] == [("crash", "exit code -6")]
+
+
 def test_looking_changes_nothing(service: Service) -> None:
     become_resident(service)
     submit(service, "a")
 
     def look() -> Status:
-        status = msgspec.structs.replace(snapshot(service), uptime_s=0.0)
+        status = msgspec.structs.replace(snapshot(service), uptime_s=0.0, now=0.0, pace=None)
         return msgspec.structs.replace(status, requests=[msgspec.structs.replace(status.requests[0], age_s=0.0)])
 
     assert look() == look()

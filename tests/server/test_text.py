@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from homeai import config
-from homeai.backends.llamacpp.vocab import Vocabulary
+from homeai.backends.llamacpp.vocab import load_vocabulary
 from homeai.errors import InvalidRequest, PromptTooLong
 from homeai.request import SamplingParams
 from homeai.server import text as text_module
@@ -21,6 +21,7 @@ from homeai.server.grammars import grammar_for, grammar_of_answer
 from homeai.server.parts import Content, Reasoning
 from homeai.server.prompts import PromptRenderer
 from homeai.server.text import LONG_CHARS, MAX_CHARS, Text
+from homeai.vocabulary import Vocabulary
 
 TEMPLATE = "{% for message in messages %}{{ message.content[:10] }}{% endfor %}"
 
@@ -41,7 +42,8 @@ class CountingVocabulary(Vocabulary):
 
 @pytest.fixture(scope="module")
 def vocabulary(model_path: Path) -> Iterator[CountingVocabulary]:
-    vocabulary = CountingVocabulary.load(model_path)
+    vocabulary = load_vocabulary(model_path)
+    vocabulary.__class__ = CountingVocabulary
     yield vocabulary
     vocabulary.close()
 

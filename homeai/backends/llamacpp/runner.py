@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -16,7 +17,6 @@ from homeai.backends.llamacpp.binding import Model, supports_gpu
 from homeai.backends.llamacpp.context import Batch, Context, ContextConfig
 from homeai.backends.llamacpp.drafts import Drafter, StepCosts
 from homeai.backends.llamacpp.fitting import ContextOf, fitted, measured, plan_of
-from homeai.backends.llamacpp.grammars import Grammars
 from homeai.backends.llamacpp.ops import KVOperations
 from homeai.backends.llamacpp.sequences import Layout, Sequences
 from homeai.backends.llamacpp.tokens import TokenBuffer
@@ -28,6 +28,7 @@ from homeai.messages import EngineConfig
 from homeai.model_sizes import StepSize
 from homeai.request import Request, SampledToken, longest_request
 from homeai.sampling.grammar import GrammarState
+from homeai.sampling.grammars import Grammars
 from homeai.sampling.row import Logits
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
@@ -78,6 +79,18 @@ class _Piece(NamedTuple):
     @property
     def num_outputs(self) -> int:
         return self.chunk.num_outputs + len(self.drafts)
+
+    @property
+    def head(self) -> _Piece:
+        """All but its last token, without logits."""
+        chunk = self.chunk._replace(num_tokens=self.chunk.num_tokens - 1, num_outputs=0, num_drafts=0)
+        return _Piece(chunk, self.live, [])
+
+    @property
+    def last(self) -> _Piece:
+        """Its last token, and what follows from it."""
+        start = self.chunk.start + self.chunk.num_tokens - 1
+        return self._replace(chunk=self.chunk._replace(start=start, num_tokens=1))
 
 
 class _Rows(NamedTuple):
@@ -165,6 +178,7 @@ class LlamaCppRunner:
             return _nothing_computed(plan, op_results, kv_ops_s)
         passes = self._passes(self._with_drafts(chunks))
         rows: dict[int, _Rows] = {}
+        num_computed: Counter[int] = Counter()  # of each sequence
         started_at = time.perf_counter()
         for number, pieces in enumerate(passes, start=1):
             code = self._decode(pieces)
@@ -176,12 +190,13 @@ class LlamaCppRunner:
             if code != 0:
                 raise RuntimeError(f"llama_decode failed with code {code} on {self._batch.num_tokens} tokens")
             rows |= self._rows(pieces, is_last=number == len(passes))
+            num_computed.update({piece.chunk.seq_id: piece.chunk.num_tokens for piece in pieces})
         forward_s = time.perf_counter() - started_at
         failed_requests: dict[str, str] = {}
         if len(passes) == 1 and self._batch.num_tokens == self._batch.num_outputs:
             self._costs.observe(self._batch.num_tokens, forward_s)
         return StepResult(
-            [chunk.num_tokens if chunk.seq_id in rows else 0 for chunk in plan.chunks],
+            [num_computed[chunk.seq_id] for chunk in plan.chunks],
             self._draw(plan.chunks, rows, failed_requests),
             forward_s,
             out_of_room=code == NO_ROOM,
@@ -205,23 +220,29 @@ class LlamaCppRunner:
 
         One pass for all, but for a CPU with one pool of cells: llama.cpp attends for 64 queries at a time there, to
         every cell that one of them needs. Rows of other sequences among a long prompt's make all of it as slow as a
-        prompt over the whole pool (128 tokens beside 7 decodes: 328 ms at once, 190 ms one after the other).
+        prompt over the whole pool (128 tokens beside 7 decodes: 328 ms at once, 190 ms one after the other). The last
+        token of a prompt goes with the decodes: the output layer, which is most of a small model, is read once for all.
         """
         if not self._splits or sum(piece.num_tokens for piece in pieces) < TILE_TOKENS:
             return [pieces]
         prompts = [piece for piece in pieces if piece.chunk.num_tokens > 1]
         others = [piece for piece in pieces if piece.chunk.num_tokens == 1]
-        return [part for part in (prompts, others) if part]
+        if not others:
+            return [prompts]
+        others += [piece.last for piece in prompts if piece.num_outputs]
+        return [[piece.head if piece.num_outputs else piece for piece in prompts], others] if prompts else [others]
 
     def _rows(self, pieces: Sequence[_Piece], *, is_last: bool) -> dict[int, _Rows]:
-        """Where each piece's logits are. The next pass overwrites llama.cpp's buffer: what it would is copied."""
+        """Where each piece's logits are, if it has any. The next pass overwrites llama.cpp's buffer: what it would is
+        copied."""
         num_outputs = self._batch.num_outputs
         logits = self._context.logits(num_outputs) if num_outputs else NO_LOGITS
         if not is_last and num_outputs:
             logits = logits.copy()
         rows, first = {}, 0
         for piece in pieces:
-            rows[piece.chunk.seq_id] = _Rows(piece, logits, first)
+            if piece.num_outputs:
+                rows[piece.chunk.seq_id] = _Rows(piece, logits, first)
             first += piece.num_outputs
         return rows
 
@@ -290,7 +311,7 @@ class LlamaCppRunner:
     ) -> Iterator[list[SampledToken]]:
         """Each chunk's tokens when they are asked for, out of the logits of the last decode."""
         for chunk in chunks:
-            yield self._draw_piece(rows[chunk.seq_id], failed) if chunk.num_outputs and chunk.seq_id in rows else []
+            yield self._draw_piece(rows[chunk.seq_id], failed) if chunk.seq_id in rows else []
 
     def _draw_piece(self, rows: _Rows, failed: dict[str, str]) -> list[SampledToken]:
         """One token, and one more for each guess that was right. The cache keeps what was right."""

@@ -52,60 +52,60 @@ def router(service: Service) -> APIRouter:
     @routes.post("/load")
     async def load(request: Request) -> Response:
         """Load the model, whatever was said before; from then on the settings' policy counts again."""
-        _check(service, request)
+        check_owner(service, request)
         if service.text is None and service.supervisor.state == "failed":
             keeper.switch(await _switch(service, None))
         else:
             keeper.load()
-        return _wanted(service)
+        return _done(service, "load")
 
     @routes.post("/unload")
     async def unload(request: Request) -> Response:
         """Free its memory, when what runs has ended; the next request loads it again."""
-        _check(service, request)
+        check_owner(service, request)
         keeper.unload()
-        return _wanted(service)
+        return _done(service, "unload")
 
     @routes.post("/pin")
     async def pin(request: Request) -> Response:
         """Load it, and keep it loaded whatever the settings' policy says."""
-        _check(service, request)
+        check_owner(service, request)
         keeper.pin()
-        return _wanted(service)
+        return _done(service, "pin")
 
     @routes.post("/yield", openapi_extra=Documents(YieldBody))
     async def give_device_away(request: Request) -> Response:
         """Make room on the device for other programs, at once; `load` takes it back."""
-        _check(service, request)
+        check_owner(service, request)
         body = parse_body(await request.body() or b"{}", YieldBody)
         keeper.give_device_away(body.seconds)
-        return _wanted(service)
+        return _done(service, "yield" if body.seconds is None else f"yield for {body.seconds:g} s")
 
     @routes.post("/reload", openapi_extra=Documents(ReloadBody))
     async def reload(request: Request) -> Response:
         """Load another model, or the same anew, without dropping the queue."""
-        _check(service, request)
+        check_owner(service, request)
         body = parse_body(await request.body() or b"{}", ReloadBody)
         keeper.switch(await _switch(service, body.model))
-        return _wanted(service)
+        return _done(service, "reload")
 
     @routes.post("/pause", openapi_extra=Documents(ClassBody))
     async def pause(request: Request) -> Response:
         """Requests of a class wait until `resume`; what runs goes on."""
-        _check(service, request)
-        keeper.pause(await _class(service, request))
-        return _wanted(service)
+        check_owner(service, request)
+        keeper.pause(fairness_class := await _class(service, request))
+        return _done(service, f"pause {fairness_class}")
 
     @routes.post("/resume", openapi_extra=Documents(ClassBody))
     async def resume(request: Request) -> Response:
-        _check(service, request)
-        keeper.resume(await _class(service, request))
-        return _wanted(service)
+        check_owner(service, request)
+        keeper.resume(fairness_class := await _class(service, request))
+        return _done(service, f"resume {fairness_class}")
 
     return routes
 
 
-def _check(service: Service, request: Request) -> None:
+def check_owner(service: Service, request: Request) -> None:
     """Raises `NotAuthenticated`, `NotPermitted`."""
     caller = caller_of(request)
     key = service.authenticate(caller)
@@ -136,7 +136,9 @@ def _found(service: Service, model: str) -> Path:
     return found(service.config, Path(model).expanduser())
 
 
-def _wanted(service: Service) -> JSON:
+def _done(service: Service, what: str) -> JSON:
+    """What is wanted from now on."""
+    service.happened("owner", what)
     verdict = service.keeper.verdict()
     answer: Value = {
         "state": service.supervisor.state,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
@@ -15,6 +12,8 @@ from homeai.errors import GPUUnavailable, NotFound
 from homeai.metrics import CONTENT_TYPE
 from homeai.server.answers import JSON, EventStream
 from homeai.server.api.caller import caller_of
+from homeai.server.gauges import families
+from homeai.server.live import live
 from homeai.server.service import Service
 from homeai.server.status import snapshot
 from homeai.server.supervisor import State
@@ -24,12 +23,11 @@ PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "cache-control": "no-cache",
 }
-TICK_S = 0.5
-IDLE_TICKS = 10  # nothing happens: one event in five seconds
 
 
 def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["Status"])
+    watched = live(service)
 
     @routes.head("/health", include_in_schema=False)
     @routes.get("/v1/health", include_in_schema=False)
@@ -47,7 +45,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         service.authenticate(caller_of(request))
-        return Response(service.books.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(service.books.metrics.render(families(service)), media_type=CONTENT_TYPE)
 
     @routes.get("/api/status")
     async def api_status(request: Request) -> Response:
@@ -58,7 +56,7 @@ def router(service: Service) -> APIRouter:
     async def api_status_events(request: Request) -> Response:
         """The same object as an event, twice a second while something happens."""
         service.authenticate(caller_of(request))
-        return EventStream(_events(service))
+        return EventStream(watched.events())
 
     @routes.get("/", include_in_schema=False)
     @routes.head("/", include_in_schema=False)
@@ -98,16 +96,3 @@ def _why(service: Service) -> tuple[str, str]:
 
 def _assets() -> set[str]:
     return {path.name for path in STATIC.iterdir()}
-
-
-async def _events(service: Service) -> AsyncGenerator[bytes, None]:
-    num_skipped = IDLE_TICKS
-    last: object = None
-    while not service.is_closing:
-        step = service.client.last_step
-        now = (service.supervisor.state, step.step if step else 0, len(service.client.live))
-        if now != last or num_skipped >= IDLE_TICKS:
-            last, num_skipped = now, 0
-            yield b"data: " + msgspec.json.encode(snapshot(service)) + b"\n\n"
-        num_skipped += 1
-        await asyncio.sleep(TICK_S)
