@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +40,8 @@ def plan(
     context: Annotated[int, typer.Option(min=1, help="Tokens of each, prompt and answer.")] = 4096,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens before the first one of an answer.")] = 1024,
     trace: Annotated[
-        str | None, typer.Option(help="Play it on each card: household, bursts … or a file of arrivals.")
+        str | None,
+        typer.Option(help="Play it on each card: household … or a file, as `homeai bench --save-trace`'s."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another one gives another trace.")] = 11,
     scale: Annotated[float, typer.Option(min=0.01, help="How many times as fast the requests come.")] = 1.0,
@@ -123,7 +126,10 @@ def plan(
     wish = Wish(streams=streams, context=context, prompt=prompt)
     if is_measuring:
         asked = (url, key) if daemon else None
-        found = session.calibrate(loaded, _path(loaded), steps=steps, daemon=asked, rounds=rounds)
+        with _bar() as on_progress:
+            found = session.calibrate(
+                loaded, _path(loaded), steps=steps, daemon=asked, rounds=rounds, on_progress=on_progress
+            )
         _show(found, report.calibration(found), as_json)
     elif gpu:
         if given:
@@ -138,6 +144,18 @@ def plan(
     else:
         here = session.here(loaded, _path(loaded), wish)
         _show(here, report.here(here), as_json)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[float], None]]:
+    """For people; takes the fraction that is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("measuring"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)
 
 
 def _show(answer: object, rendered: RenderableType, as_json: bool) -> None:

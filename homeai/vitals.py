@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+BARE: Final = "prompt"  # the role of a prompt that is no chat
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,11 +77,34 @@ def fim_daemon(fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def start_daemon(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
-    """Starts daemons with settings of their own: `start_daemon("scheduler.max_num_seqs=1")`."""
-    with ExitStack() as stack:
+def _ends() -> Iterator[list[ExitStack]]:
+    """Of what runs: the module's, and above it the running test's."""
+    with ExitStack() as of_module:
+        yield [of_module]
 
-        def start(*settings: str) -> Daemon:
-            return stack.enter_context(Daemon.start(model_path, tmp_path_factory.mktemp("daemon"), *settings))
 
-        yield start
+@pytest.fixture(scope="module")
+def start_daemon(
+    model_path: Path, tmp_path_factory: pytest.TempPathFactory, _ends: list[ExitStack]
+) -> Callable[..., Daemon]:
+    """Starts daemons with settings of their own: `start_daemon("scheduler.max_num_seqs=1")`.
+
+    One that a test starts ends with the test, one of a module's fixture with the module.
+    """
+
+    def start(*settings: str) -> Daemon:
+        return _ends[-1].enter_context(Daemon.start(model_path, tmp_path_factory.mktemp("daemon"), *settings))
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def _end_of_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "start_daemon" not in request.fixturenames:
+        yield
+        return
+    ends: list[ExitStack] = request.getfixturevalue("_ends")
+    with ExitStack() as of_test:
+        ends.append(of_test)
+        yield
+        ends.remove(of_test)

@@ -56,7 +56,7 @@ def test_numbers_of_a_card_are_a_model_and_the_trace_has_a_price(run: Run) -> No
     assert large["gpu"]["name"] == "RTX 5090"
     assert 0 < small["cost"] < 1
     code, out, _ = run(*args, "--trace", "overlap", *prices, "--currency", "USD")
-    assert "USD per accepted answer" in out
+    assert "USD per 1,000 accepted answers" in out
 
 
 @pytest.mark.parametrize(

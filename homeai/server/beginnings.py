@@ -3,7 +3,7 @@
 Of the last prompt of each source only digests of its pieces are kept (a piece is a line, or a sentence of a long one),
 salted by this process. Where the next one differs first, and pieces of the old one come again behind that, the place is
 counted. Its words are kept only as a mask in which nothing variable is left, and only once two changes at that place
-had the same mask; never for a private source, and never of what is no system message nor the first one.
+had the same mask; never for a private source, and never of what is no system message nor a chat's first one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from homeai.server.conversation import ChatMessage
-from homeai.vitals import BeginningStatus, ChangingLine
+from homeai.vitals import BARE, BeginningStatus, ChangingLine
 
 MAX_SOURCES: Final = 64
 MAX_PIECES: Final = 512  # of a prompt that are looked at
@@ -146,7 +146,8 @@ def _compare(known: _Source, pieces: Sequence[Piece], digests: Sequence[int], *,
     place.lost_chars += lost
     place.num_moves += was_there
     place.role = here.role
-    if is_private or not (here.message == 0 or here.role in ("system", "developer")):
+    is_told = here.role in ("system", "developer") or (here.message == 0 and here.role != BARE)
+    if is_private or not is_told:
         return
     mask = mask_of(here.text)
     digest = hash(mask)

@@ -53,6 +53,7 @@ from homeai.server.supervisor import Supervisor
 from homeai.server.text import Text
 from homeai.server.vitals import Recorder
 from homeai.server.volatile import Rule, rules_by_source, steadied
+from homeai.vitals import BARE
 
 SEEDS = 2**64
 STAYS = "the model stays as long as this server's own settings say"
@@ -215,7 +216,7 @@ class Service:
         self._check_count(ask.n * len(prompts))
         for prompt in prompts:
             if isinstance(prompt, str):
-                self._see_beginning(arrival, [ChatMessage("prompt", prompt)], ask)
+                self._see_beginning(arrival, [ChatMessage(BARE, prompt)], ask)
         return await self._answer(arrival, partial(self._prepare_prompts, arrival, prompts, ask, answer_format), ask)
 
     async def _prepare_prompts(

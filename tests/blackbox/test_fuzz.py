@@ -151,7 +151,7 @@ ONE_OF_EACH: list[object] = [True, -1, 1.5, 10**30, "x", HALF, [[]], {"x": {"y":
 @pytest.fixture(scope="module")
 def house(fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """With a short context: no mistake can ask for a long answer. Nothing that failed is left in it."""
-    limits = "scheduler.max_model_len=256", "scheduler.max_num_seqs=4", f"server.max_body_bytes={MAX_BODY_BYTES}"
+    limits = "scheduler.max_model_len=192", "scheduler.max_num_seqs=4", f"server.max_body_bytes={MAX_BODY_BYTES}"
     with Daemon.start(fim_model_path, tmp_path_factory.mktemp("fuzz"), *limits) as running:
         (engine,) = running.engines
         yield running

@@ -42,8 +42,8 @@ def test_ended_request_says_where_its_time_went_and_who_was_in_the_way(
     row.locator("summary").focus()
     page.keyboard.press("Enter")
     why = row.locator(".why li")
-    expect(why.nth(0)).to_contain_text("for a seat, all 1 are taken. Meanwhile ran desk (coding) for")
-    expect(why.nth(1)).to_contain_text("Read 200 tokens of its prompt in")
+    expect(why.nth(0)).to_contain_text("for a seat, all 1 are taken. Meanwhile ran desk (coding")
+    expect(why.nth(1)).to_contain_text("Read its prompt of 200 tokens in")
     expect(why.nth(2)).to_contain_text("Wrote 40 tokens in")
     left = row_of(page, "desk")
     expect(left.locator('[data-field="mostly"]')).to_have_text("not complete")
@@ -66,6 +66,14 @@ def test_timeline_and_events_tell_what_happened_to_the_model(busy: Daemon, open_
     expect(page.locator("#timeline")).to_have_attribute("aria-label", timeline_of("Resident", "Loading"))
     expect(page.locator("#events")).to_contain_text("The owner said: pin")
     expect(page.locator("#events")).to_contain_text("Resident: ")
+
+
+def test_engine_that_dies_is_an_event(busy: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(busy.url)
+    (engine,) = busy.engines
+    engine.kill()
+    expect(page.locator("#events")).to_contain_text("The engine died, and came back: ")
+    expect(page.locator("#state")).to_have_text("Resident")
 
 
 def row_of(page: Page, source: str) -> Locator:

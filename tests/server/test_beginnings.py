@@ -62,6 +62,12 @@ def test_what_people_say_is_never_masked() -> None:
     assert [(line.message, line.role, line.mask) for line in status.lines] == [(1, "user", None)]
 
 
+def test_prompt_that_is_no_chat_leaves_no_mask() -> None:
+    prompts = [[ChatMessage("prompt", f"Room {number}.\n{HOUSE}")] for number in (1, 2, 3)]
+    (status,) = seen(*prompts).status()
+    assert [(line.line, line.num_changes, line.mask) for line in status.lines] == [(1, 2, None)]
+
+
 def test_conversation_that_grows_and_new_questions_are_no_change() -> None:
     begin = [system(HOUSE), user("Hi")]
     grown = [*begin, ChatMessage("assistant", "Hello"), user("More?")]

@@ -11,10 +11,10 @@ import msgspec
 
 from homeai.evaluation.doctor.facts import Event, Row
 
-MAX_ROWS: Final = 50_000  # the latest
+MAX_ROWS: Final = 20_000  # the latest
 COLUMNS: Final = (
-    "arrival, source, fairness_class, num_prompt_tokens, num_cached_tokens, num_output_tokens, prefix_hashes, queue_s, "
-    "ttft_s, e2e_s, parked_s, num_preemptions, num_recomputed_tokens, status, finish_reason, reject_reason"
+    "arrival, source, fairness_class, num_prompt_tokens, num_cached_tokens, num_output_tokens, prefix_hashes, "
+    "queue_s, ttft_s, e2e_s, parked_s, num_preemptions, num_recomputed_tokens, status, finish_reason, reject_reason"
 )
 
 

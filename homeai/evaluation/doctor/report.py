@@ -56,8 +56,7 @@ def looked_at(facts: Facts) -> list[str]:
     if window is not None:
         lines.append(
             f"the last {span(window.num_samples / 3600)}: {seconds(window.busy_s)} with requests, "
-            f"{window.num_steps:,} steps, "
-            f"at most {window.max_running} running and {window.max_waiting} waiting"
+            f"{window.num_steps:,} steps, at most {window.max_running} running and {window.max_waiting} waiting"
         )
     if status is not None and machine is not None:
         lines.append(f"{len(facts.rows):,} requests in the ledger, of the last {span(facts.hours)}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from homeai.evaluation.summary import percentile
 from homeai.memory_plan import gib
 
-__all__ = ["gib", "milliseconds", "percent", "quantiles", "seconds", "span"]
+__all__ = ["gib", "milliseconds", "percent", "quantiles", "seconds", "span", "sparkline"]
+
+BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def seconds(value: float) -> str:
@@ -15,7 +18,15 @@ def seconds(value: float) -> str:
 
 
 def span(hours: float) -> str:
+    if hours < 1 / 30:
+        return f"{3600 * hours:.0f} s"
     return f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.0f} h"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Each value as a bar, the largest the highest; empty without any that is above zero."""
+    most = max(values, default=0.0)
+    return "".join(BARS[round(value / most * (len(BARS) - 1))] for value in values) if most > 0 else ""
 
 
 def milliseconds(value: float) -> str:

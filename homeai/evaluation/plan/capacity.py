@@ -20,7 +20,7 @@ UBATCH_TOKENS: Final = 512  # that the engine computes at a time on a GPU
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """margin: part of the memory that stays free for others, 0 … 1."""
+    """margin: part of the memory that stays free for others, 0 … 1. num_outputs: rows of logits in one step."""
 
     num_seqs: int
     context: int  # tokens of each sequence

@@ -181,6 +181,7 @@ def comparison(sides: Sequence[Side], currency: str, title: str) -> RenderableTy
     add("busy", lambda side: f"{side.summary.busy:.0%}")
     add("done", lambda side: f"{side.summary.overall.num_completed}/{side.summary.overall.num_requests}")
     add("too long", lambda side: f"{side.summary.overall.num_refused}")
+    add("client left", lambda side: f"{side.summary.overall.num_cancelled}")
     add("timed out", lambda side: f"{side.summary.overall.num_timed_out}")
     add("parked", lambda side: f"{side.summary.num_preemptions}")
     add("tokens recomputed", lambda side: f"{side.summary.num_recomputed_tokens:,}")
@@ -191,7 +192,10 @@ def comparison(sides: Sequence[Side], currency: str, title: str) -> RenderableTy
     for name in sorted(names, key=lambda name: (CLASSES.index(name) if name in CLASSES else len(CLASSES), name)):
         table.add_row(f"{name} TTFT p50 / p95", *(_ttfts(side, name) for side in sides))
     if any(side.cost is not None for side in sides):
-        add(f"{currency} per accepted answer", lambda side: "–" if side.cost is None else f"{side.cost:.6f}")
+        add(
+            f"{currency} per 1,000 accepted answers",
+            lambda side: "–" if side.cost is None else f"{1e3 * side.cost:.4f}",
+        )
     return table
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from homeai.config import Config
 from homeai.errors import ConfigError
-from homeai.evaluation import simulate
+from homeai.evaluation import simulate, workload
+from homeai.evaluation.bench import trace
 from homeai.evaluation.bench.score import Prices
 from homeai.evaluation.cost_fit import MIN_SAMPLES, load_steps
 from homeai.evaluation.plan import capacity, compare, estimate, gpus, models, speed
@@ -21,6 +22,7 @@ from homeai.evaluation.plan.capacity import Need, Setting
 from homeai.evaluation.plan.compare import Side
 from homeai.evaluation.plan.roofline import RooflineCost
 from homeai.evaluation.plan.speed import Speed
+from homeai.evaluation.workload import Arrival
 from homeai.memory_plan import Plan
 
 CALIBRATION_FILE: Final = "calibration.json"  # in the data folder
@@ -110,6 +112,7 @@ def on_cards(config: Config, model: Architecture, wish: Wish) -> OnCards:
         kv_type=config.model.kv_type,
         swa_full=config.model.swa_full,
         margin=config.model.memory_margin,
+        num_outputs=wish.streams + config.scheduler.max_drafts,
     )
     contexts = [context for context in CONTEXTS if context <= max(model.sizes.n_ctx_train, CONTEXTS[0])]
     costs = {
@@ -117,7 +120,7 @@ def on_cards(config: Config, model: Architecture, wish: Wish) -> OnCards:
     }
     sides = []
     if wish.trace is not None:
-        arrivals = simulate.arrivals_of(wish.trace, wish.seed, wish.scale)
+        arrivals = arrivals_of(wish.trace, wish.seed, wish.scale)
         sides = compare.compare(config, model, cards, setting, arrivals, prices)
     return OnCards(
         model=model,
@@ -135,6 +138,14 @@ def on_cards(config: Config, model: Architecture, wish: Wish) -> OnCards:
         sides=sides,
         calibration=_any_calibration(config),
     )
+
+
+def arrivals_of(name: str, seed: int, scale: float) -> list[Arrival]:
+    """A trace by name; a file of arrivals; or one of `homeai bench --save-trace`. Raises `ConfigError`."""
+    path = Path(name)
+    if path.is_file() and b'"prompt_token_ids"' not in path.read_bytes():
+        return workload.scaled(trace.arrivals_of(trace.load(path), str(seed)), scale)
+    return simulate.arrivals_of(name, seed, scale)
 
 
 def _fitting(wish: Wish, cost: RooflineCost) -> list[int]:
@@ -155,7 +166,13 @@ def _prices(wish: Wish) -> list[Prices]:
 
 
 def calibrate(
-    config: Config, path: Path, *, steps: Path | None, daemon: tuple[str, str | None] | None, rounds: int
+    config: Config,
+    path: Path,
+    *,
+    steps: Path | None = None,
+    daemon: tuple[str, str | None] | None = None,
+    rounds: int = 3,
+    on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Calibration:
     """From a log of `steps`, the `daemon` at a URL (with a key), or else by loading the model; kept in the data folder.
 
@@ -166,7 +183,7 @@ def calibrate(
     elif steps is not None:
         points, machine = _common(points_of(load_steps(steps))), steps.name
     else:
-        points, machine = _of_machine(config, path, rounds), _machine(config)
+        points, machine = _of_machine(config, path, rounds, on_progress), _machine(config)
     found = solve(architecture(path, None, {}), points, file=path.name, machine=machine)
     found.save(config.data_dir / CALIBRATION_FILE)
     return found
@@ -192,7 +209,7 @@ def _common(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def _of_machine(config: Config, path: Path, rounds: int) -> list[Point]:
+def _of_machine(config: Config, path: Path, rounds: int, on_progress: Callable[[float], None]) -> list[Point]:
     from homeai.server.child import ENGINE_ENVIRONMENT
     from homeai.server.launch import engine_config
 
@@ -201,7 +218,7 @@ def _of_machine(config: Config, path: Path, rounds: int) -> list[Point]:
 
     meter = StepMeter(engine_config(config, path), max(ROWS))
     try:
-        return points_of(meter.steps(ROWS, PROMPTS, rounds, lambda done, total: None))
+        return points_of(meter.steps(ROWS, PROMPTS, rounds, lambda done, total: on_progress(done / total)))
     finally:
         meter.close()
 

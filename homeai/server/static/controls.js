@@ -2,6 +2,7 @@
 
 import { byId, put, reconcile, write } from "./dom.js";
 
+export const KEY = "homeai-key"; // to look, in localStorage, so that a phone need not ask again
 const ADMIN_KEY = "homeai-admin-key"; // in sessionStorage: gone with the tab
 const SAID = {
   load: "The model is wanted.",
@@ -22,7 +23,7 @@ export function drawControls({ classes, residency }) {
 }
 
 async function ask(what, fields = {}, says = SAID[what]) {
-  const key = sessionStorage.getItem(ADMIN_KEY) ?? localStorage.getItem("homeai-key");
+  const key = sessionStorage.getItem(ADMIN_KEY) ?? localStorage.getItem(KEY);
   const headers = { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
   const response = await fetch(`api/admin/${what}`, { method: "POST", headers, body: JSON.stringify(fields) });
   if (response.status === 401 || response.status === 403) return refuse(what, fields, says, response.status);

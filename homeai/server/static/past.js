@@ -1,10 +1,10 @@
 // What was: where the model was when, the events, how fast, and where the time of the last requests went.
 
 import { byId, drawSpark, field, fill, put, reconcile, setNumber, tone, write } from "./dom.js";
-import { MODES, STATES, WAITS, clock, duration, exactly, num, percent, share } from "./words.js";
+import { MODES, STATES, WAITS, clock, count, duration, exactly, num, perSecond, percent, share } from "./words.js";
 
 const LONGEST_S = 86400;
-const SHORTEST_S = 600;
+const SHORTEST_S = 300;
 const NUM_EVENTS = 6;
 const NUM_RECENT = 12;
 const LEAST_S = 0.05;
@@ -103,11 +103,8 @@ function drawRecent(status) {
 const total = (request) => request.queued_s + request.prefill_s + request.parked_s + request.decode_s;
 
 function why(status, request) {
-  const read = request.num_prompt_tokens - request.num_cached_tokens;
-  const known = request.num_cached_tokens ? `; ${num(request.num_cached_tokens)} more were known already` : "";
-  const others = (key) => request.in_the_way.filter((other) => other[key] >= LEAST_S).map((other) => `${other.source} (${other.class}) for ${exactly(other[key])}`).join(", ");
-  const ahead = others("ahead_s");
-  const beside = others("beside_s");
+  const ahead = others(request, "ahead_s", request.queued_s);
+  const beside = others(request, "beside_s", total(request) - request.queued_s);
   const says = [];
   if (request.queued_s >= LEAST_S) {
     const reason = request.wait_reason ? ` ${WAITS[request.wait_reason]?.(status) ?? "for its turn"}` : "";
@@ -115,18 +112,33 @@ function why(status, request) {
   } else {
     says.push("Did not have to wait.");
   }
-  if (request.prefill_s > 0) says.push(`Read ${num(read)} tokens of its prompt in ${exactly(request.prefill_s)}${known}.`);
+  if (request.prefill_s > 0) says.push(`Read ${reading(request)} in ${exactly(request.prefill_s)}.`);
   if (request.num_preemptions) {
-    const again = request.num_recomputed_tokens ? `; ${num(request.num_recomputed_tokens)} tokens were read again` : "";
-    says.push(`Was set aside ${request.num_preemptions === 1 ? "once" : `${num(request.num_preemptions)} times`} for others, ${exactly(request.parked_s)} in all${again}.`);
+    const again = request.num_recomputed_tokens ? `; ${count(request.num_recomputed_tokens, "token")} had to be read again` : "";
+    says.push(`Was set aside for others ${request.num_preemptions === 1 ? "once" : `${num(request.num_preemptions)} times`}, ${exactly(request.parked_s)} in all${again}.`);
   }
   if (request.num_output_tokens && request.decode_s > 0) {
-    const speed = request.num_output_tokens > 1 ? `, ${num(Math.round(request.num_output_tokens / request.decode_s))} a second` : "";
-    says.push(`Wrote ${num(request.num_output_tokens)} tokens in ${exactly(request.decode_s)}${speed}.`);
+    const speed = request.num_output_tokens > 1 ? `, ${perSecond(request.num_output_tokens / request.decode_s)}` : "";
+    says.push(`Wrote ${count(request.num_output_tokens, "token")} in ${exactly(request.decode_s)}${speed}.`);
   }
-  if (beside) says.push(`Beside it ran ${beside}.`);
+  if (beside) says.push(`Shared its steps with ${beside}.`);
   if (request.problem) says.push(PROBLEMS[request.problem] ?? `It ended early: ${request.problem.replaceAll("_", " ")}.`);
   return says;
+}
+
+// Who ran meanwhile; for how long, where that was not all the time.
+function others(request, key, of) {
+  const names = request.in_the_way.filter((other) => other[key] >= LEAST_S).map((other) => {
+    const part = other[key] < 0.9 * of ? `, for ${exactly(other[key])}` : "";
+    const name = other.source === request.source && other.class === request.class ? "its own other requests" : other.source;
+    return `${name} (${other.class}${part})`;
+  });
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
+}
+
+function reading({ num_prompt_tokens: all, num_cached_tokens: known }) {
+  if (!known) return `its prompt of ${count(all, "token")}`;
+  return `${num(all - known)} of its prompt’s ${count(all, "token")} (the others were known already)`;
 }
 
 // ---- how fast, and how fair ----

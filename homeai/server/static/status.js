@@ -1,6 +1,6 @@
 // Keeps the page live over server-sent events: one connection, none while nobody looks, and back by itself.
 
-import { drawControls } from "./controls.js";
+import { KEY, drawControls } from "./controls.js";
 import { byId, put } from "./dom.js";
 import { drawFacts } from "./facts.js";
 import { drawNow } from "./now.js";
@@ -8,7 +8,6 @@ import { drawPast } from "./past.js";
 
 const QUIET_MS = 15000; // an idle server still speaks every five seconds
 const RETRY_MS = 3000;
-const KEY = "homeai-key"; // in localStorage, so that a phone need not ask again
 
 let connection = new AbortController();
 let heardAt = 0; // ms since the epoch

@@ -37,6 +37,9 @@ export const PARTS = { weights: "Weights", context: "Context (KV)", saved: "Save
 
 export const num = (value) => (value == null ? "–" : value.toLocaleString("en"));
 
+export const count = (value, name) => `${num(value)} ${name}${value === 1 ? "" : "s"}`;
+export const perSecond = (rate) => `${rate < 10 ? rate.toFixed(1) : num(Math.round(rate))} a second`;
+
 export function bytes(value) {
   if (value == null) return "–";
   const [unit, size] = value >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from homeai.config import load
 from homeai.evaluation.doctor.checks import prefix_cache
 from homeai.evaluation.doctor.report import yaml_lines
 from homeai.patterns import compiled
@@ -42,6 +43,17 @@ def test_line_and_source_are_named_and_a_rule_written_that_finds_the_line() -> N
     assert compiled(rule).search("The time is 12:34.") is not None
 
 
+def test_rule_joins_those_that_the_source_has() -> None:
+    source = "[{name: speaker, class: voice, volatile: [{pattern: 'a+', action: drop}]}]"
+    finding = prefix_cache.check(found(changing(), config=create_config(("sources", source))))
+    (entry,) = load(None, env={}, overrides=[*finding.settings.items()]).sources
+    assert (entry.name, entry.fairness_class) == ("speaker", "voice")
+    assert [(rule.pattern, rule.action) for rule in entry.volatile] == [
+        ("a+", "drop"),
+        (r"The time is \w+:\w+\.", "move"),
+    ]
+
+
 @pytest.mark.parametrize("mask", ["It is @, # @ #, #:# @.", "cch=#; (v#) [a|b]* $5^", "a\\b"])
 def test_every_mask_becomes_a_pattern_that_the_settings_take(mask: str) -> None:
     pattern = prefix_cache.pattern_of(mask)
@@ -62,7 +74,11 @@ def test_lines_in_another_order_are_to_be_sorted() -> None:
 
 def test_change_in_a_later_message_is_the_client_s_to_move() -> None:
     finding = prefix_cache.check(found(changing(message=3, role="user", mask=None)))
-    assert "end of its last message" in finding.advice[0]
+    assert "end of what it sends" in finding.advice[0]
+
+
+def test_prompt_that_is_no_chat_has_no_rules_and_is_the_client_s_to_change() -> None:
+    assert prefix_cache.check(found(changing(role="prompt", mask=None))).settings == {}
 
 
 @pytest.mark.parametrize("num_changes", [2, 4])

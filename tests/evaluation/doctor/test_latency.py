@@ -158,13 +158,14 @@ def test_client_that_asks_one_by_one_could_ask_several_at_once() -> None:
 
 
 def test_people_agents_and_busy_houses_do_not_serialise() -> None:
-    people = one_by_one(25, pause_s=0.5)
+    people = one_by_one(25, pause_s=0.8)
     agent = [
         create_row(1.1 * i, source="agent", num_prompt=100 + 60 * i, prefix_hashes=[*map(str, range(i + 1))])
         for i in range(25)
     ]
     company = [create_row(0, e2e_s=30.0, source="ben"), *one_by_one(25)]
-    for rows in (people, agent, company, one_by_one(19)):
+    coder = one_by_one(25, fairness_class="coding")
+    for rows in (people, agent, coder, company, one_by_one(19)):
         assert serial.check(create_facts(rows=rows)) is None
 
 

@@ -233,6 +233,13 @@ def test_own_daemon_that_does_not_answer_is_hung() -> None:
     assert silence.check(silent(listener=Listener(8700, 77, "python", "homeai", True))).check == "hung"
 
 
+def test_failed_unit_behind_its_own_socket_is_not_hung() -> None:
+    failed = unit(active_state="failed", result="exit-code", exit_code=3)
+    facts = silent(listener=Listener(8700, 1, "systemd", "root", True), units=[failed])
+    assert silence.check(facts) is None  # `house` tells it
+    assert house.check_systemd(facts) is not None
+
+
 def test_nobody_there_is_told_by_what_is_installed() -> None:
     assert silence.check(silent()).check == "not-running"
     stopped = unit(active_state="inactive", sub_state="dead")

@@ -148,6 +148,13 @@ def test_context_that_is_too_short_is_told_with_its_length() -> None:
     assert finding.settings == {"scheduler.max_model_len": "16384", "scheduler.kv_cells": "16384"}
 
 
+def test_requests_that_come_too_slowly_point_to_the_network() -> None:
+    slow = [
+        create_row(i, ttft_s=None, num_output=0, status=408, reject_reason="invalid_request_error") for i in range(6)
+    ]
+    assert "network" in refusals.check(create_facts(rows=slow)).cause
+
+
 def test_unknown_keys_are_told() -> None:
     assert "API key" in refusals.check(create_facts(rows=refused(6, "invalid_api_key"))).cause
 

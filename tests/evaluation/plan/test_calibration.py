@@ -31,8 +31,28 @@ def made_up(num_prefill_tokens: int, rows: int, context: int) -> Point:
     return Point(num_prefill_tokens, rows, context, step_s, step_s - cost.host_s(shape))
 
 
-def measured(num_prefill_tokens: int, rows: int, ms: float) -> Point:
-    return Point(num_prefill_tokens, rows, num_prefill_tokens or 42 * rows, ms / 1e3, ms / 1e3)
+# ms of (tokens of a prompt, rows), by scripts/bench-plan: the default model on one core of an EPYC, 3 rounds
+RECORDED = {
+    (0, 1): 12.8,
+    (0, 8): 76.2,
+    (8, 0): 27.9,
+    (0, 2): 42.2,
+    (0, 4): 60.3,
+    (0, 16): 105.1,
+    (64, 0): 124.9,
+    (128, 0): 235.6,
+    (256, 0): 474.4,
+    (512, 0): 1011.5,
+}
+
+
+def test_steps_of_1_and_8_rows_predict_2_4_and_16_and_prompts_within_a_fifth() -> None:
+    points = [Point(prompt, rows, prompt or 42 * rows, ms / 1e3, ms / 1e3) for (prompt, rows), ms in RECORDED.items()]
+    found = calibrate(MODEL, points, file="f", machine="m")
+    assert [str(check.point) for check in found.fitted] == ["1 row", "8 rows", "prompt of 8"]
+    assert len(found.held_out) == 7
+    assert found.error is not None
+    assert found.error < 0.2
 
 
 def test_rates_of_the_machine_that_the_steps_came_from_are_found() -> None:

@@ -10,6 +10,7 @@ import pytest
 from homeai import config
 from homeai.config import Config
 from homeai.errors import ConfigError
+from homeai.evaluation import workload
 from homeai.evaluation.plan import session
 from homeai.evaluation.plan.calibration import Calibration
 from homeai.evaluation.plan.measure_daemon import DaemonMeter
@@ -50,7 +51,7 @@ def test_loaded_model_is_measured_and_what_it_reaches_is_kept(
 ) -> None:
     monkeypatch.setattr(session, "ROWS", (1, 8))
     monkeypatch.setattr(session, "PROMPTS", (8,))
-    found = session.calibrate(settings, model_path, steps=None, daemon=None, rounds=1)
+    found = session.calibrate(settings, model_path, rounds=1)
     assert shapes(found) == ["1 row", "8 rows", "prompt of 8"]
     assert found.machine == "1 CPU core"
     assert session.calibration_of(settings, model_path) == found
@@ -59,7 +60,7 @@ def test_loaded_model_is_measured_and_what_it_reaches_is_kept(
 
 def test_log_of_a_daemon_is_enough_and_speeds_follow(settings: Config, model_path: Path, tmp_path: Path) -> None:
     assert session.here(settings, model_path, WISH).speeds == []
-    found = session.calibrate(settings, model_path, steps=steps_log(tmp_path / "log"), daemon=None, rounds=1)
+    found = session.calibrate(settings, model_path, steps=steps_log(tmp_path / "log"))
     assert found.error == pytest.approx(0, abs=0.05)
     answer = session.here(settings, model_path, WISH)
     assert [each.num_streams for each in answer.speeds] == [1, 2, 4, 8]
@@ -75,18 +76,28 @@ def test_running_daemon_is_measured_over_its_own_api(daemon: Daemon) -> None:
 def test_daemon_with_another_model_is_refused(daemon: Daemon, settings: Config, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     with pytest.raises(ConfigError, match=r"serves gemma.*\.gguf, the plan is for other\.gguf"):
-        session.calibrate(settings, other, steps=None, daemon=(daemon.url, None), rounds=1)
+        session.calibrate(settings, other, daemon=(daemon.url, None))
 
 
 def test_cards_are_told_how_far_the_same_arithmetic_was_off_here(
     settings: Config, model_path: Path, tmp_path: Path
 ) -> None:
-    session.calibrate(settings, model_path, steps=steps_log(tmp_path / "log"), daemon=None, rounds=1)
+    session.calibrate(settings, model_path, steps=steps_log(tmp_path / "log"))
     wish = Wish(streams=16, context=8192, prompt=512, cards=["rtx-4080"])
     answer = session.on_cards(settings, session.architecture(None, "8b-q4", {}), wish)
     assert answer.calibration is not None
     assert not answer.needs["RTX 4080"].fits
     assert [each.num_streams for each in answer.speeds["RTX 4080"]] == [1, 2, 4, 8]  # 16 of 8,192 tokens do not fit
+
+
+def test_trace_of_the_own_house_is_played_as_the_bench_saved_it(tmp_path: Path) -> None:
+    path = tmp_path / "house.jsonl"
+    call = {"at": 1.5, "group": "chat", "source": "kitchen", "fairness_class": "voice", "prompt": [["q", 9]]}
+    path.write_bytes(msgspec.json.encode(call | {"max_tokens": 24}))
+    (arrival,) = session.arrivals_of(str(path), 11, 3.0)
+    assert (arrival.at, len(arrival.prompt_token_ids), arrival.max_tokens) == (0.5, 10, 24)
+    workload.save([arrival], path)
+    assert session.arrivals_of(str(path), 11, 1.0) == [arrival]
 
 
 @pytest.mark.parametrize(

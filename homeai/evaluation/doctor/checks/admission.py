@@ -6,7 +6,7 @@ from typing import Final
 
 from homeai.evaluation.doctor.facts import OUTSIDE, Facts, Window
 from homeai.evaluation.doctor.finding import Finding
-from homeai.evaluation.doctor.words import percent, seconds
+from homeai.evaluation.doctor.words import percent, seconds, span, sparkline
 from homeai.evaluation.summary import percentile
 
 MIN_BUSY_S: Final = 5.0
@@ -36,12 +36,13 @@ def check(facts: Facts) -> Finding | None:
         check="admission",
         title="Requests wait although there is memory for more of them",
         evidence=[
-            f"{waited_s:,.0f} request-seconds of waiting in {window.busy_s:,.0f} s with work "
-            f"(at most {MUCH_WAITING:g} per second are usual); {percent(reasons[reason] / waited_s)} for {reason}",
-            f"at most {window.max_running} ran and {window.max_waiting} waited at once; "
-            f"scheduler.max_num_seqs is {config.scheduler.max_num_seqs}",
-            f"KV in use at the peak: {window.max_kv_used:,} of {facts.num_kv_cells:,} cells ({percent(kv_share)}; "
-            f"up to {percent(FREE_KV)} counts as free)",
+            f"{waited_s:,.0f} request-seconds of waiting in {window.busy_s:,.0f} s with work (at most "
+            f"{MUCH_WAITING:g} per second are usual); {percent(reasons[reason] / waited_s)} for {reason}",
+            f"at most {window.max_running} ran and {window.max_waiting} waited at once; scheduler.max_num_seqs is "
+            f"{config.scheduler.max_num_seqs}",
+            f"KV in use at the peak: {window.max_kv_used:,} of {facts.num_kv_cells:,} cells ({percent(kv_share)}; up "
+            f"to {percent(FREE_KV)} counts as free)",
+            *_growth(facts),
             *([f"queue p95 {seconds(queue)} in the ledger"] if queue is not None else []),
         ],
         cause=cause,
@@ -64,9 +65,8 @@ def _told(facts: Facts, window: Window, reason: str) -> tuple[str, list[str], di
                 f"All {scheduler.max_num_seqs} seats of the batch are taken, and the KV cache has room for more.",
                 [
                     f"Raise scheduler.max_num_seqs from {scheduler.max_num_seqs} to {wanted}; each stream gets "
-                    "slower as "
-                    f"more run (a step takes {seconds(window.mean_step_s)} now), so compare: "
-                    f"`homeai bench --control scheduler.max_num_seqs={scheduler.max_num_seqs},{wanted}`."
+                    f"slower as more run (a step takes {seconds(window.mean_step_s)} now), so compare: `homeai bench "
+                    f"--control scheduler.max_num_seqs={scheduler.max_num_seqs},{wanted}`."
                 ],
                 {"scheduler.max_num_seqs": str(wanted)},
             )
@@ -93,6 +93,13 @@ def _told(facts: Facts, window: Window, reason: str) -> tuple[str, list[str], di
                 {},
             )
     return None
+
+
+def _growth(facts: Facts) -> list[str]:
+    """How many waited, slice by slice."""
+    slices = facts.vitals.slices if facts.vitals else []
+    bars = sparkline([each.waiting for each in slices])
+    return [f"waiting, the last {span((facts.at - slices[0].at) / 3600)}: {bars}"] if bars else []
 
 
 def seats(facts: Facts, window: Window) -> int:

@@ -26,14 +26,13 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             f"others keep {machine.others_cpus:.1f} of {machine.num_cpus} CPUs busy (up to "
             f"{TAKEN * machine.num_cpus:.1f} is usual): {names}",
-            f"a step of the model takes {seconds(window.mean_step_s)} on average, {window.busy_s:,.0f} s with "
-            "work lately",
+            f"a step of the model takes {seconds(window.mean_step_s)} on average, {window.busy_s:,.0f} s with work "
+            "lately",
         ],
         cause="Each of the model's threads waits for the slowest of them.",
         advice=[
-            "End them, or run them at a lower priority (nice, or CPUWeight of their slice), or give the model "
-            "fewer threads "
-            "than there are CPUs."
+            "End them, or run them at a lower priority (nice, or CPUWeight of their slice), or give the model fewer "
+            "threads than there are CPUs."
         ],
         settings={"model.num_threads": str(max(1, machine.num_cpus - round(machine.others_cpus)))},
     )

@@ -33,13 +33,12 @@ def check(facts: Facts) -> Finding | None:
         check="device-idle",
         title="The device idles while requests are there",
         evidence=[
-            f"requests were in the engine for {window.busy_s:,.0f} s, and steps ran for {window.step_s:,.0f} s "
-            "of it: idle "
-            f"{percent(idle)}, up to {percent(MUCH_IDLE)} is usual",
+            f"requests were in the engine for {window.busy_s:,.0f} s, and steps ran for {window.step_s:,.0f} s of "
+            f"it: idle {percent(idle)}, up to {percent(MUCH_IDLE)} is usual",
             f"of the steps {percent(host)} is work of the CPU (up to {percent(MUCH_HOST)} is usual)",
             *gpu,
-            f"the front end's loop came late by up to {milliseconds(window.max_lag_s)} (up to "
-            f"{milliseconds(LATE_S)} is usual)",
+            f"the front end's loop came late by up to {milliseconds(window.max_lag_s)} (up to {milliseconds(LATE_S)} "
+            "is usual)",
             *_others(facts),
         ],
         cause=cause,
@@ -66,8 +65,8 @@ def check_away(facts: Facts) -> Finding | None:
         advice = [f"Widen residency.hours ({config.residency.hours}), or policy: pinned."]
     else:
         advice = [
-            "The policy is pinned, so something took it away: the owner (`homeai yield`, `unload`, `reload`), another "
-            "program on the GPU (residency.max_other_gpu_gb), or an engine that died; the log says which."
+            "The policy is pinned, so something took it away: the owner (`homeai yield`, `unload`, `reload`), "
+            "another program on the GPU (residency.max_other_gpu_gb), or an engine that died; the log says which."
         ]
     return Finding(
         check="waiting-for-the-model",
@@ -106,8 +105,8 @@ def _told(facts: Facts, window: Window, idle: float, host: float) -> tuple[str, 
             f"The engine reads the model from storage again and again: {gib(io.read_bytes)} so far, the model has "
             f"{gib(model_bytes)}.",
             [
-                "It needs more memory than it gets: fewer other programs, a higher MemoryHigh of homeai.slice, "
-                "a smaller model."
+                "It needs more memory than it gets: fewer other programs, a higher MemoryHigh of homeai.slice, a "
+                "smaller model."
             ],
             {},
         )
@@ -122,9 +121,8 @@ def _told(facts: Facts, window: Window, idle: float, host: float) -> tuple[str, 
     return (
         "Nothing of the engine's own work explains it: it was stopped, or waited for storage, a driver or the system.",
         [
-            "`homeai status` while it happens; `journalctl -u homeai -u homeai.slice` and `dmesg` for storage "
-            "and driver "
-            "errors. A stopped process shows as T in `ps`."
+            "`homeai status` while it happens; `journalctl -u homeai -u homeai.slice` and `dmesg` for storage and "
+            "driver errors. A stopped process shows as T in `ps`."
         ],
         {},
     )

@@ -10,7 +10,9 @@ def check_build(facts: Facts) -> Finding | None:
     machine, config = facts.machine, facts.config
     if machine is None or machine.build is None or machine.build.has_cuda or not machine.graphics.on_bus:
         return None
-    if (config is not None and config.model.device == "cpu") or facts.on_gpu:
+    if config is not None and (config.model.device == "cpu" or config.model.backend == "torch"):
+        return None
+    if facts.on_gpu:
         return None
     device = facts.status.model.device if facts.status else None
     return Finding(
@@ -23,9 +25,9 @@ def check_build(facts: Facts) -> Finding | None:
         ],
         cause="It was built where the CUDA toolkit (nvcc) was not found.",
         advice=[
-            "Install the CUDA toolkit, then build it anew: "
-            "`CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python "
-            f"llama-cpp-python=={machine.build.version}` (scripts/serve does so in a new virtual environment).",
+            "Install the CUDA toolkit, then build it anew: `CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall "
+            f"--no-cache-dir --no-binary llama-cpp-python llama-cpp-python=={machine.build.version}` (scripts/serve "
+            "does so in a new virtual environment).",
             "If the CPU is meant: model.device: cpu says so, and this is not said again.",
         ],
         settings={},
@@ -73,14 +75,14 @@ def _told(facts: Facts) -> tuple[str, list[str]]:
         )
     if not graphics.module_loaded:
         return (
-            "The driver's kernel module is not loaded: none is installed, or not for this kernel, or Secure "
-            "Boot refuses it.",
+            "The driver's kernel module is not loaded: none is installed, or not for this kernel, or Secure Boot "
+            "refuses it.",
             ["Install NVIDIA's driver for this kernel; `dmesg | grep -i nvidia` says why it does not load."],
         )
     return (
         "The card or its driver is in trouble.",
         [
-            "`nvidia-smi` and `dmesg | grep -iE 'nvrm|xid'` say more; a restart often helps, a card that falls "
-            "off the bus does not."
+            "`nvidia-smi` and `dmesg | grep -iE 'nvrm|xid'` say more; a restart often helps, a card that falls off "
+            "the bus does not."
         ],
     )

@@ -23,8 +23,9 @@ def check_disk(facts: Facts) -> Finding | None:
         check="disk",
         title="The disk is nearly full",
         evidence=[
-            f"{disk.path}: {gib(disk.free_bytes)} of {gib(disk.total_bytes)} free ("
-            f"{percent(disk.free_bytes / max(1, disk.total_bytes))}); {gib(least_bytes(disk.total_bytes))} is the least"
+            f"{disk.path}: {gib(disk.free_bytes)} of {gib(disk.total_bytes)} free "
+            f"({percent(disk.free_bytes / max(1, disk.total_bytes))}); {gib(least_bytes(disk.total_bytes))} is the "
+            "least"
             for disk in full
         ],
         cause="The ledger and answers of batches cannot be written when it is full; models cannot be fetched.",
@@ -71,9 +72,8 @@ def check_systemd(facts: Facts) -> Finding | None:
                 check="restarts",
                 title=f"systemd had to start {unit.name} again and again",
                 evidence=[
-                    f"{unit.num_restarts} restarts since it was started (up to {MANY_RESTARTS - 1} are usual); "
-                    "last result "
-                    f"{unit.result}, exit code {unit.exit_code}"
+                    f"{unit.num_restarts} restarts since it was started (up to {MANY_RESTARTS - 1} are usual); last "
+                    f"result {unit.result}, exit code {unit.exit_code}"
                 ],
                 cause=_why(unit),
                 advice=[f"`journalctl {_flag(unit)}-u {unit.name}` says what went before each of them."],
@@ -87,15 +87,14 @@ def _failed(unit: Unit) -> Finding:
         title=f"{unit.name} has failed",
         evidence=[
             f"systemd ({unit.scope}): {unit.active_state}, {unit.sub_state}; result {unit.result}, exit code "
-            f"{unit.exit_code}; "
-            f"restarts {unit.num_restarts}",
+            f"{unit.exit_code}; restarts {unit.num_restarts}",
             *([f"it last said: {unit.status_text}"] if unit.status_text else []),
         ],
         cause=_why(unit),
         advice=[
-            f"`journalctl {_flag(unit)}-u {unit.name} -n 50` has its last words; `homeai config check` looks "
-            "at the settings. "
-            f"Then `systemctl {_flag(unit)}reset-failed {unit.name}` and `systemctl {_flag(unit)}start {unit.name}`."
+            f"`journalctl {_flag(unit)}-u {unit.name} -n 50` has its last words; `homeai config check` looks at the "
+            f"settings. Then `systemctl {_flag(unit)}reset-failed {unit.name}` and `systemctl {_flag(unit)}start "
+            f"{unit.name}`."
         ],
     )
 

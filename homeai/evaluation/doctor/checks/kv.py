@@ -48,14 +48,13 @@ def check(facts: Facts) -> Finding | None:
     elif config.model.kv_type == "f16":
         advice.append(
             f"KV as q8_0 takes half of {gib(status.memory.kv_bytes)}: twice as many cells "
-            f"({2 * facts.num_kv_cells:,}) in "
-            "the same memory, at some cost in quality."
+            f"({2 * facts.num_kv_cells:,}) in the same memory, at some cost in quality."
         )
         settings |= {"model.kv_type": "q8_0", "scheduler.kv_cells": str(2 * facts.num_kv_cells)}
     if fitting < config.scheduler.max_num_seqs:
         advice.append(
-            f"Or fewer at once: of such requests ({typical:,} tokens at p95) {fitting} fit, "
-            f"scheduler.max_num_seqs is {config.scheduler.max_num_seqs}; who does not fit then waits and is not parked."
+            f"Or fewer at once: of such requests ({typical:,} tokens at p95) {fitting} fit, scheduler.max_num_seqs "
+            f"is {config.scheduler.max_num_seqs}; who does not fit then waits and is not parked."
         )
         if not settings:
             settings["scheduler.max_num_seqs"] = str(fitting)
@@ -64,13 +63,12 @@ def check(facts: Facts) -> Finding | None:
         check="kv-pressure",
         title="The KV cache is too small for all who run: requests are parked, or wait for cells",
         evidence=[
-            f"{len(parked)} of {len(facts.served)} requests were parked "
-            f"({percent(len(parked) / len(facts.served))}; up to "
-            f"{percent(MANY)} is usual), for {seconds(sum(row.parked_s for row in parked))} in all, and "
+            f"{len(parked)} of {len(facts.served)} requests were parked ({percent(len(parked) / len(facts.served))}; "
+            f"up to {percent(MANY)} is usual), for {seconds(sum(row.parked_s for row in parked))} in all, and "
             f"{sum(row.num_recomputed for row in parked):,} tokens were computed again",
             f"KV in use at the peak: {window.max_kv_used:,} of {facts.num_kv_cells:,} cells ({percent(share)}; from "
-            f"{percent(FULL)} on it is full); steps without room: {window.num_out_of_room}; "
-            f"request-seconds of waiting for cells: {waited_s:,.0f} in {window.busy_s:,.0f} s with work",
+            f"{percent(FULL)} on it is full); steps without room: {window.num_out_of_room}; request-seconds of "
+            f"waiting for cells: {waited_s:,.0f} in {window.busy_s:,.0f} s with work",
         ],
         cause=f"Up to {window.max_running} requests of {typical:,} tokens (p95) run at once, and "
         f"{facts.num_kv_cells:,} cells hold {fitting} of them.",

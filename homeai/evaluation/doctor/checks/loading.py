@@ -28,9 +28,8 @@ def check(facts: Facts) -> Finding | None:
         else "It was the first load since the machine started, and the disk is what it waited for."
     )
     advice = [
-        f"Keep {gib(model_bytes)} of memory free for it ({gib(available)} are available now), so that the file "
-        "stays in the "
-        "page cache; or keep the model loaded (residency.policy: pinned)."
+        f"Keep {gib(model_bytes)} of memory free for it ({gib(available)} are available now), so that the file stays "
+        "in the page cache; or keep the model loaded (residency.policy: pinned)."
     ]
     return Finding(
         check="page-cache",

@@ -5,6 +5,7 @@ Requests are shown in two groups: prefill-heavy ones, most of whose work is to r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +21,8 @@ READS_MORE: Final = 4  # times as many as it writes
 MIN_ROWS: Final = 4
 MISSED: Final = 0.25  # of a group that comes after its target
 OWN: Final = 0.5  # of the time to the first token, spent on its own prompt
-FEW: Final = 1  # other short ones in flight: a full house has other reasons to wait
+MOST: Final = 0.5  # of the time to a short one's first token, while a long prompt was read
+FEW: Final = 1  # others in flight, for the short ones to compare with: a full house has other reasons to wait
 TIMES_SLOWER: Final = 3.0  # beside a long prompt, than without one
 CHUNKS: Final = (32, 512)  # tokens: smaller ones waste the device, larger ones are no faster
 GOOD_CHUNK: Final = 128
@@ -55,9 +57,8 @@ def check(facts: Facts) -> Finding | None:
         title="First tokens of long prompts come late",
         evidence=[
             *groups(facts.served),
-            f"{len(late)} of {len(timed)} long prompts missed their class's ttft_target_s (the tightest: "
-            f"{target:g} s) by "
-            f"the reading itself, not by the queue; up to {percent(MISSED)} is usual",
+            f"{len(late)} of {len(timed)} long prompts missed their class's ttft_target_s (the tightest: {target:g} "
+            f"s) by the reading itself, not by the queue; up to {percent(MISSED)} is usual",
             f"read at {rate:,.0f} tokens/s: {target:g} s are enough for {fitting:,} tokens, these have up to "
             f"{max(row.num_uncached for row, _ in late):,} that are not in the cache",
         ],
@@ -70,10 +71,11 @@ def check(facts: Facts) -> Finding | None:
 def check_others(facts: Facts) -> Finding | None:
     """Short requests that wait behind long prompts."""
     long = [row for row in facts.served if is_prefill_heavy(row)]
-    every = [row for row in facts.served if not is_prefill_heavy(row)]
-    short = [row for row, others in zip(every, company_of(every, every), strict=True) if others <= FEW]
-    beside = [row for row in short if _meets(row, long)]
-    alone = [row for row in short if row not in beside]
+    short = [row for row in facts.served if not is_prefill_heavy(row)]
+    readings = _Readings(long)
+    beside = [row for row in short if readings.beside(row) >= MOST * (row.ttft_s or 0.0)]
+    calm = [row for row, others in zip(short, company_of(short, facts.served), strict=True) if others <= FEW]
+    alone = [row for row in calm if readings.beside(row) == 0]
     if facts.config is None or len(beside) < MIN_ROWS or len(alone) < MIN_ROWS:
         return None
     slow = percentile([row.ttft_s for row in beside if row.ttft_s is not None], 95) or 0.0
@@ -110,8 +112,9 @@ def check_others(facts: Facts) -> Finding | None:
         title="Short requests wait behind long prompts",
         evidence=[
             *groups(facts.served),
-            f"of the short ones in little company, {len(beside)} came while a long prompt was read: TTFT p95 {seconds(slow)}; "
-            f"{len(alone)} did not: p95 {seconds(quick)}; the tightest target is {min(targets):g} s",
+            f"{len(beside)} short ones waited mostly while a long prompt was read: TTFT p95 {seconds(slow)}; "
+            f"{len(alone)} had neither that nor much company: p95 {seconds(quick)}; the tightest target is "
+            f"{min(targets):g} s",
             *([f"between two tokens, p95 by class: {itl_seen}; itl_target_s {itl:g}"] if itl_seen else []),
         ],
         cause=cause,
@@ -164,7 +167,18 @@ def _told(
     )
 
 
-def _meets(row: Row, long: Sequence[Row]) -> bool:
-    """It waited for its first token while one of them was read."""
-    until = row.arrival + (row.ttft_s or 0.0)
-    return any(each.arrival < until and row.arrival < each.arrival + (each.ttft_s or 0.0) for each in long)
+class _Readings:
+    """When long prompts were read: from the batch to their first token."""
+
+    def __init__(self, long: Sequence[Row]) -> None:
+        spans = [(row.arrival + (row.queue_s or 0.0), row.arrival + (row.ttft_s or 0.0)) for row in long]
+        self._spans = sorted(spans)
+        self._begins = [begin for begin, _ in self._spans]
+        self._longest_s = max((end - begin for begin, end in spans), default=0.0)
+
+    def beside(self, row: Row) -> float:
+        """Of a request's way to its first token, the seconds in which one of them was read."""
+        until = row.arrival + (row.ttft_s or 0.0)
+        first, last = (bisect_left(self._begins, at) for at in (row.arrival - self._longest_s, until))
+        spans = self._spans[first:last]
+        return max((max(0.0, min(until, end) - max(row.arrival, begin)) for begin, end in spans), default=0.0)

@@ -40,9 +40,8 @@ def check(facts: Facts) -> Finding | None:
         ],
         cause="Weights, KV cache and buffers take more than is free.",
         advice=[
-            "Take one of the ways out that the daemon names; else a smaller KV cache, a stronger quantisation "
-            "of KV, or a "
-            "smaller model. `homeai plan` shows what takes the room.",
+            "Take one of the ways out that the daemon names; else a smaller KV cache, a stronger quantisation of "
+            "KV, or a smaller model. `homeai plan` shows what takes the room.",
         ],
         settings=settings,
     )
@@ -76,15 +75,14 @@ def check_machine(facts: Facts) -> Finding | None:
         check="machine-memory",
         title="The machine runs out of memory",
         evidence=[
-            f"{gib(machine.available_bytes)} of {gib(machine.total_bytes)} are available, {percent(LOW)} is the least "
-            f"({gib(int(LOW * machine.total_bytes))}); swapped out: {gib(machine.swap_used_bytes)}",
+            f"{gib(machine.available_bytes)} of {gib(machine.total_bytes)} are available, {percent(LOW)} is the "
+            f"least ({gib(int(LOW * machine.total_bytes))}); swapped out: {gib(machine.swap_used_bytes)}",
             *([f"the engine has {gib(engine)} of it"] if engine else []),
         ],
         cause="The system drops the model's file from memory, or ends programs, to make room.",
         advice=[
-            "Less ordinary memory for what gives way in the KV cache (scheduler.host_cache_mb), a smaller KV "
-            "cache or model, "
-            "or fewer other programs."
+            "Less ordinary memory for what gives way in the KV cache (scheduler.host_cache_mb), a smaller KV cache "
+            "or model, or fewer other programs."
         ],
         settings={"scheduler.host_cache_mb": "0"} if facts.config and facts.config.scheduler.host_cache_mb else {},
     )

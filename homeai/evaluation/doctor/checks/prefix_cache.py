@@ -9,7 +9,7 @@ from homeai.evaluation.bench.own import BLOCK
 from homeai.evaluation.doctor.facts import Facts, Row
 from homeai.evaluation.doctor.finding import Finding
 from homeai.evaluation.doctor.words import percent, seconds
-from homeai.vitals import BeginningStatus, ChangingLine
+from homeai.vitals import BARE, BeginningStatus, ChangingLine
 
 MIN_TIMES: Final = 3
 MOST: Final = 0.5  # of a source's prompts
@@ -32,15 +32,15 @@ def check(facts: Facts) -> Finding | None:
         return None
     begins, line = max(found, key=lambda pair: pair[1].num_changes * pair[1].num_lost_chars)
     rows = [row for row in facts.served if row.source == begins.source]
-    advice, settings = _steady(begins, line)
+    advice, settings = _steady(facts, begins, line)
     place = f"line {line.line} of message {line.message + 1} ({line.role})"
     shown = f", like “{line.mask}” (# stands for what has digits, @ for names of days and months)" if line.mask else ""
     return Finding(
         check="changing-line",
         title=f"A line in the prompts of {begins.source} defeats the prefix cache",
         evidence=[
-            f"{place} changed in {line.num_changes} of {begins.num_prompts - 1} prompts that followed another"
-            f"{shown}; what changes as often as that is to come last",
+            f"{place} changed in {line.num_changes} of {begins.num_prompts - 1} prompts that followed "
+            f"another{shown}; what changes as often as that is to come last",
             f"behind it {line.num_lost_chars:,} characters were the same again (some "
             f"{line.num_lost_chars // CHARS_PER_TOKEN:,} tokens), and were read anew",
             *_found(begins.source, rows),
@@ -60,17 +60,15 @@ def check_shortened(facts: Facts) -> Finding | None:
                 check="shortened-history",
                 title=f"{begins.source} drops old messages at every turn, and all that follows is read anew",
                 evidence=[
-                    f"in {begins.num_shortened} of {begins.num_prompts} prompts earlier messages were left out "
-                    "that the "
-                    f"one before had (from {percent(PART)} on it counts); behind them "
+                    f"in {begins.num_shortened} of {begins.num_prompts} prompts earlier messages were left out that "
+                    f"the one before had (from {percent(PART)} on it counts); behind them "
                     f"{begins.num_lost_chars_shortened:,} characters were the same again",
                     *_found(begins.source, rows),
                 ],
                 cause="The client keeps its history at a fixed length: at every turn the beginning is another one.",
                 advice=[
-                    "Give the client a longer history, so that it drops messages seldom (its context length; "
-                    "here up to "
-                    f"{_max_len(facts):,} tokens fit), or many of them at once."
+                    "Give the client a longer history, so that it drops messages seldom (its context length; here "
+                    f"up to {_max_len(facts):,} tokens fit), or many of them at once."
                 ],
             )
     return None
@@ -92,9 +90,8 @@ def check_resent(facts: Facts) -> Finding | None:
             check="resent",
             title=f"{source} sends the same beginnings again, and they are not found",
             evidence=[
-                f"{times} of {len(rows)} prompts began as an earlier one of the same source: {total:,} tokens, "
-                "of which "
-                f"{found:,} were in the cache ({percent(found / total)}; {percent(FOUND_AGAIN)} is the least)",
+                f"{times} of {len(rows)} prompts began as an earlier one of the same source: {total:,} tokens, of "
+                f"which {found:,} were in the cache ({percent(found / total)}; {percent(FOUND_AGAIN)} is the least)",
                 *_found(source, rows),
             ],
             cause=cause,
@@ -135,24 +132,34 @@ def _is_shuffled(line: ChangingLine) -> bool:
     return 2 * line.num_moves > line.num_changes
 
 
-def _steady(begins: BeginningStatus, line: ChangingLine) -> tuple[list[str], dict[str, str]]:
+def _steady(facts: Facts, begins: BeginningStatus, line: ChangingLine) -> tuple[list[str], dict[str, str]]:
     if _is_shuffled(line):
         return [f"Have {begins.source} sort what it lists there (entities, tools, files), and add to the end."], {}
-    is_ours_to_move = line.message == 0 or line.role in ("system", "developer")
+    is_ours_to_move = line.role in ("system", "developer") or (line.message == 0 and line.role != BARE)
     if not is_ours_to_move:
-        return [f"Have {begins.source} put what changes at the end of its last message."], {}
+        return [f"Have {begins.source} put what changes at the end of what it sends."], {}
     if line.mask is None:
         return [
-            f"See what {begins.source} writes there, and give the source a rule: `volatile` in `sources`, with "
-            "a pattern "
-            "for it (action move keeps it in sight of the model, drop leaves it out)."
+            f"See what {begins.source} writes there, and give the source a rule: `volatile` in `sources`, with a "
+            "pattern for it (action move keeps it in sight of the model, drop leaves it out)."
         ], {}
-    pattern = pattern_of(line.mask)
-    rule = f"{{pattern: {_quoted(pattern)}, action: move}}"
     return [
-        "Give the source a rule that moves it to the end of the last message, where the model still sees it "
-        "(action drop leaves it out).",
-    ], {"sources": f"[{{name: {_quoted(begins.source)}, class: CLASS, volatile: [{rule}]}}]"}
+        "Give the source a rule that moves it to the end of the last message, where the model still sees it (action "
+        "drop leaves it out). In `sources` it keeps its own match.",
+    ], {"sources": _with_rule(facts, begins.source, pattern_of(line.mask))}
+
+
+def _with_rule(facts: Facts, source: str, pattern: str) -> str:
+    """The source's entry of the settings, its own rules kept, as YAML writes it."""
+    known = next((each for each in (facts.config.sources if facts.config else ()) if each.name == source), None)
+    rows = [row for row in facts.rows if row.source == source]
+    default = facts.config.scheduler.default_class if facts.config else "interactive"
+    fairness_class = known.fairness_class if known else rows[-1].fairness_class if rows else default
+    rules = [
+        f"{{pattern: {_quoted(rule.pattern)}, action: {rule.action}}}" for rule in (known.volatile if known else ())
+    ]
+    rules.append(f"{{pattern: {_quoted(pattern)}, action: move}}")
+    return f"[{{name: {_quoted(source)}, class: {fairness_class}, volatile: [{', '.join(rules)}]}}]"
 
 
 def _quoted(text: str) -> str:
@@ -166,8 +173,7 @@ def _found(source: str, rows: list[Row]) -> list[str]:
     took_s = sum(row.prefill_s or 0.0 for row in rows)
     return [
         f"of {prompt:,} prompt tokens of {source} {cached:,} were found in the cache "
-        f"({percent(cached / max(1, prompt))}); "
-        f"the rest took {seconds(took_s)} to read, in {len(rows)} requests"
+        f"({percent(cached / max(1, prompt))}); the rest took {seconds(took_s)} to read, in {len(rows)} requests"
     ]
 
 
@@ -184,8 +190,8 @@ def _why_gone(facts: Facts, source: str) -> tuple[str, list[str], dict[str, str]
     evictions = window.num_evictions if window else 0
     if evictions == 0 or config is None:
         return (
-            "Nothing had to give way lately, so the engine was another one in between (a restart, an unload), or the "
-            "prompts came long ago.",
+            "Nothing had to give way lately, so the engine was another one in between (a restart, an unload), or "
+            "the prompts came long ago.",
             ["Keep the model loaded (residency.policy: pinned); pin beginnings that always come back (`pins`)."],
             {},
         )
@@ -201,9 +207,8 @@ def _why_gone(facts: Facts, source: str) -> tuple[str, list[str], dict[str, str]
                 {"scheduler.prefix_cache_tokens": str(more)},
             )
     return (
-        f"{evictions} beginnings gave way lately: {cells:,} cells and {scheduler.max_cached_seqs} kept texts "
-        "are too few "
-        "for all who ask.",
+        f"{evictions} beginnings gave way lately: {cells:,} cells and {scheduler.max_cached_seqs} kept texts are too "
+        "few for all who ask.",
         [f"More kept texts ({2 * scheduler.max_cached_seqs}), more cells, or more host memory for what gives way."],
         {
             "scheduler.max_cached_seqs": str(min(255, 2 * scheduler.max_cached_seqs)),

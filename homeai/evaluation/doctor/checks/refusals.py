@@ -1,4 +1,5 @@
-"""Requests are turned away, or wait until they are: a queue too short, too slow, a context too small, a wrong key."""
+"""Requests are turned away, or wait until they are: a queue too short or too slow, a context too small, a wrong key,
+a network too slow to bring them."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from homeai.evaluation.summary import percentile
 MIN_REFUSED: Final = 5
 MANY: Final = 0.05  # of all requests
 QUEUE_FULL, TIMED_OUT, TOO_LONG, NO_KEY = "rate_limit_exceeded", "timeout", "context_length_exceeded", "invalid_api_key"
+SLOW_UPLOAD = "request_timeout"  # 408, whatever was to be sent
 CELL_STEP: Final = 1024
 
 
@@ -33,8 +35,7 @@ def check(facts: Facts) -> Finding | None:
         title="Requests are turned away",
         evidence=[
             f"{count} of {len(facts.rows)} requests in the ledger ended with {reason} "
-            f"({percent(count / len(facts.rows))}; "
-            f"up to {percent(MANY)} is usual)",
+            f"({percent(count / len(facts.rows))}; up to {percent(MANY)} is usual)",
             f"by class: {_counted(by_class)}; by source: {_counted(sources)}",
         ],
         cause=cause,
@@ -46,6 +47,8 @@ def check(facts: Facts) -> Finding | None:
 def reason_of(row: Row) -> str | None:
     if row.finish_reason == TIMED_OUT:
         return TIMED_OUT
+    if row.status == 408:
+        return SLOW_UPLOAD
     known = QUEUE_FULL, TOO_LONG, NO_KEY
     return row.reject_reason if row.reject_reason in known else None
 
@@ -57,6 +60,13 @@ def _told(facts: Facts, reason: str, fairness_class: str) -> tuple[str, list[str
         return (
             "A client sends no API key, or one that is not known.",
             ["`homeai keys list`, `homeai keys add NAME`."],
+            {},
+        )
+    if reason == SLOW_UPLOAD:
+        return (
+            "They come so slowly that the daemon stops waiting for the rest (server.body_timeout_s): the network, "
+            "or a client that begins to send before it has everything.",
+            ["Look at the network (Wi-Fi, VPN, a proxy that buffers); a longer time-out only keeps the connection."],
             {},
         )
     if reason == TOO_LONG:
@@ -77,16 +87,15 @@ def _told(facts: Facts, reason: str, fairness_class: str) -> tuple[str, list[str
     if reason == QUEUE_FULL and (wait is None or target is None or wait <= target):
         wanted = max(1, 2 * limit)
         return (
-            f"Only {limit} requests of class {fairness_class} may wait (max_waiting), and those that did were "
-            "served soon"
-            f"{f': queue p95 {seconds(wait)}' if wait is not None else ''}.",
+            f"Only {limit} requests of class {fairness_class} may wait (max_waiting), and those that did were served "
+            f"soon{f': queue p95 {seconds(wait)}' if wait is not None else ''}.",
             [f"Let more of them wait: {wanted} instead of {limit}."],
             {f"classes.{fairness_class}.max_waiting": str(wanted)},
         )
     queued = f"queue p95 {seconds(wait)}" if wait is not None else "the queue did not move"
     return (
-        f"More comes than is served: class {fairness_class} waits too long already ({queued}; "
-        f"queue_timeout_s {timeout_s:g}, max_waiting {limit}).",
+        f"More comes than is served: class {fairness_class} waits too long already ({queued}; queue_timeout_s "
+        f"{timeout_s:g}, max_waiting {limit}).",
         [
             "A longer queue would only wait longer. Send less at once, give what can wait a class of its own "
             "(background), or take a smaller model.",

@@ -13,7 +13,8 @@ from homeai.evaluation.doctor.words import percent, seconds
 from homeai.evaluation.summary import percentile
 
 MIN_CHAIN: Final = 20  # requests, one right after the other
-PAUSE_S: Final = 0.3  # people and speech take longer
+PAUSE_S: Final = 0.5  # people and speech take longer
+AGENTS: Final = "coding"  # a class whose every call hangs on the one before, whatever its prompts look like
 LITTLE_COMPANY: Final = 0.5  # others in flight, on average
 
 
@@ -37,16 +38,16 @@ def check(facts: Facts) -> Finding | None:
         check="serial-client",
         title=f"{source} asks one thing at a time, and the batch stays empty",
         evidence=[
-            f"{len(longest)} requests of {source}, each sent {seconds(pause)} (median) after the one before it ended; "
-            f"none continues another",
+            f"{len(longest)} requests of {source}, each sent {seconds(pause)} (median) after the one before it "
+            "ended; none continues another",
             f"beside it {company:.1f} others ran on average, of {facts.config.scheduler.max_num_seqs} seats "
             f"({percent(1 / facts.config.scheduler.max_num_seqs)} used by it)",
         ],
         cause="The client waits for each answer before it asks the next question, and the answers do not build on "
         "each other.",
         advice=[
-            f"Let it send {at_once} at once (threads, asyncio, or the number of parallel requests in its settings), or "
-            "hand the work in as a file: `homeai batch submit`."
+            f"Let it send {at_once} at once (threads, asyncio, or the number of parallel requests in its settings), "
+            "or hand the work in as a file: `homeai batch submit`."
         ],
         severity=Severity.HINT,
     )
@@ -74,6 +75,7 @@ def continues(before: Row, after: Row) -> bool:
 def _by_source(facts: Facts) -> Iterator[list[Row]]:
     by_source: defaultdict[str, list[Row]] = defaultdict(list)
     for row in facts.served:
-        by_source[row.source].append(row)
+        if row.fairness_class != AGENTS:
+            by_source[row.source].append(row)
     for rows in by_source.values():
         yield sorted(rows, key=lambda row: row.arrival)

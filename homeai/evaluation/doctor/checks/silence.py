@@ -27,7 +27,7 @@ def check(facts: Facts) -> Finding | None:
         )
     if listener is not None and not listener.is_homeai:
         return _taken(seen, listener)
-    if listener is not None:
+    if listener is not None and not _has_failed(facts):
         return Finding(
             check="hung",
             title="The daemon runs, and does not answer",
@@ -56,9 +56,7 @@ def _taken(seen: str, listener: Listener) -> Finding:
 def _nobody(facts: Facts, seen: str) -> Finding | None:
     assert facts.machine is not None, "checked before"
     units = [unit for unit in facts.machine.units if unit.load_state == "loaded"]
-    if any(unit.active_state == "failed" or unit.sub_state == "auto-restart" for unit in units):
-        return None  # told by `house`
-    if any(access.problem for access in facts.machine.accesses):
+    if _has_failed(facts) or any(access.problem for access in facts.machine.accesses):
         return None  # told by `house`
     if not units:
         return Finding(
@@ -78,6 +76,11 @@ def _nobody(facts: Facts, seen: str) -> Finding | None:
         cause="It was stopped, or never started since it was installed.",
         advice=[f"`systemctl {flag}enable --now homeai.socket`, then `systemctl {flag}start homeai`."],
     )
+
+
+def _has_failed(facts: Facts) -> bool:
+    units = facts.machine.units if facts.machine else ()
+    return any(unit.active_state == "failed" or unit.sub_state == "auto-restart" for unit in units)
 
 
 def _who(listener: Listener) -> str:

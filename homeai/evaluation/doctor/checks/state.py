@@ -61,9 +61,8 @@ def check_deaths(facts: Facts) -> Finding | None:
         ],
         cause="A crash of llama.cpp or its driver, or something killed the process (the system, when memory runs out).",
         advice=[
-            "Answers went on in the next engine. The log says what the last words were: `journalctl -u homeai "
-            "| grep died`; "
-            "`dmesg | grep -iE 'oom|xid|segfault'` what the system did."
+            "Answers went on in the next engine. The log says what the last words were: `journalctl -u homeai | "
+            "grep died`; `dmesg | grep -iE 'oom|xid|segfault'` what the system did."
         ],
     )
 

@@ -48,10 +48,10 @@ def check(facts: Facts) -> Finding | None:
     patience_s = max(LEAST_WAIT_S, 2 * target)
     limit = max(1, bearable + 1 - facts.config.scheduler.max_num_seqs)
     advice = [
-        f"Admit less: at up to {bearable} others in flight TTFT p95 stays within {target:g} s. Let at most {limit} of "
-        f"class {fairness_class} wait (now {facts.config.classes[fairness_class].max_waiting}), none longer than "
-        f"{patience_s:g} s (now {facts.config.classes[fairness_class].queue_timeout_s:g}); who is refused is told when "
-        "to come again."
+        f"Admit less: at up to {bearable} others in flight TTFT p95 stays within {target:g} s. Let at most {limit} "
+        f"of class {fairness_class} wait (now {facts.config.classes[fairness_class].max_waiting}), none longer than "
+        f"{patience_s:g} s (now {facts.config.classes[fairness_class].queue_timeout_s:g}); who is refused is told "
+        "when to come again."
     ]
     if share >= HEAVY and len(work) > 1 and all(r.fairness_class != LIGHT_CLASS for r in busy if r.source == heavy):
         advice.append(f"Or give {heavy} a class of its own that yields: class {LIGHT_CLASS} for it in `sources`.")

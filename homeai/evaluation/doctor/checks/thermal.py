@@ -31,8 +31,8 @@ def check(facts: Facts) -> Finding | None:
             ],
             cause="It cannot get rid of its heat: dust, a fan, warm air, a case without room.",
             advice=[
-                "Clean it and see that its fans turn; or let it draw less, which costs little speed: "
-                f"`nvidia-smi -pl {int(0.8 * (health.power_limit_w or 300))}`."
+                "Clean it and see that its fans turn; or let it draw less, which costs little speed: `nvidia-smi "
+                f"-pl {int(0.8 * (health.power_limit_w or 300))}`."
                 + (f" It slows down from {limit} °C on." if limit else "")
             ],
         )

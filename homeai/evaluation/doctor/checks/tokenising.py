@@ -27,11 +27,10 @@ def check(facts: Facts) -> Finding | None:
         title="Prompts wait to be made into tokens, before they queue",
         evidence=[
             f"of the last {len(texts)} long texts: waiting for a thread {quantiles(text.waited_s for text in texts)}",
-            f"working {quantiles(text.worked_s for text in texts)}; together p95 {seconds(whole)}, "
-            f"up to {seconds(SLOW_S)} is usual",
-            f"{rate / 1e3:,.0f} thousand characters a second in a thread "
-            f"(a machine at rest makes {USUAL_CHARS_PER_S / 1e3:,.0f} at least); "
-            f"the longest had {max(text.num_chars for text in texts):,}",
+            f"working {quantiles(text.worked_s for text in texts)}; together p95 {seconds(whole)}, up to "
+            f"{seconds(SLOW_S)} is usual",
+            f"{rate / 1e3:,.0f} thousand characters a second in a thread (a machine at rest makes "
+            f"{USUAL_CHARS_PER_S / 1e3:,.0f} at least); the longest had {max(text.num_chars for text in texts):,}",
         ],
         cause=cause,
         advice=advice,
