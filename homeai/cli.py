@@ -86,7 +86,9 @@ def serve(
     config: ConfigOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A GGUF file; without it the small default model.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A GGUF file or a folder of safetensors; else the small default.")
+    ] = None,
     data_dir: DataDirOption = None,
     settings: SetOption = None,
 ) -> None:

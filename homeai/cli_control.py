@@ -45,7 +45,7 @@ def unload(url: UrlOption = DEFAULT_URL, key: KeyOption = None, wait: WaitOption
 @app.command()
 def reload(
     model: Annotated[
-        str | None, typer.Argument(help="A GGUF file or a pulled model's name; without it, the same anew.")
+        str | None, typer.Argument(help="A file, a folder or a pulled model's name; without it, the same anew.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,

@@ -31,7 +31,9 @@ def _number(help_text: str) -> Any:  # as typer.Option has it
 
 @app.command()
 def plan(
-    model: Annotated[Path | None, typer.Argument(help="A GGUF file or the name of a pulled model.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="A GGUF file, a folder of safetensors or a pulled model's name.")
+    ] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="A card, such as rtx-5090; several, side by side.")] = None,
     gpus: Annotated[bool, typer.Option("--gpus", help="List the cards, with the documents their figures are from.")] = (
         False

@@ -142,7 +142,7 @@ class RequestProgress(msgspec.Struct, frozen=True, rename={"fairness_class": "cl
 
 
 class InTheWay(msgspec.Struct, frozen=True, rename={"fairness_class": "class"}):
-    """A source's requests that ran while another one waited (`ahead_s`), and while it ran (`beside_s`)."""
+    """A source's requests ran while another one waited or was parked (`ahead_s`), and while it ran (`beside_s`)."""
 
     source: str
     fairness_class: str

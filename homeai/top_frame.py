@@ -98,9 +98,9 @@ def _timeline(status: Status, width: int) -> Text:
 
 def _gauges(status: Status) -> Table:
     batch, kv = status.batch, status.kv
-    table = Table.grid(padding=(0, 2))
-    for _ in range(4):
-        table.add_column(no_wrap=True, overflow="ellipsis")
+    table = Table.grid(padding=(0, 2), expand=True)
+    for ratio in (None, None, None, 1):
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
     used = kv.used - kv.kept
     speed = Text()
     if status.pace is not None:
@@ -127,15 +127,15 @@ def _gauges(status: Status) -> Table:
 def _requests(status: Status, count: int) -> RenderableType:
     if not status.requests:
         return Text("nobody is asking right now", style="dim")
-    table = _table("source", "class", "", "read", "written", "age")
+    table = _table("source", "class", "age", "read", "written", "")
     for request in sorted(status.requests, key=lambda r: (ORDER.get(r.status, 3), -r.age_s))[:count]:
         table.add_row(
             Text(request.source, tone(status, request.fairness_class)),
             request.fairness_class,
-            _doing(request),
+            seconds(request.age_s),
             f"{min(request.num_computed_tokens, request.num_prompt_tokens):,}/{request.num_prompt_tokens:,}",
             f"{request.num_output_tokens:,}/{request.max_tokens:,}",
-            seconds(request.age_s),
+            _doing(request),
         )
     num_more = len(status.requests) - count
     return Group(table, Text(f"and {num_more} more", "dim")) if num_more > 0 else table
@@ -171,12 +171,9 @@ def why(request: RecentRequest) -> str:
     words = f"{name} {seconds(longest)}"
     if name == "waited" and request.wait_reason:
         words += f" ({request.wait_reason.replace('_', ' ')})"
-    beside = [other for other in request.in_the_way if (other.ahead_s if name == "waited" else other.beside_s) >= 0.05]
-    return (
-        f"{words}, {'behind' if name == 'waited' else 'beside'} {', '.join(o.source for o in beside)}"
-        if beside
-        else words
-    )
+    is_behind = name in ("waited", "aside")
+    others = [o.source for o in request.in_the_way if (o.ahead_s if is_behind else o.beside_s) >= 0.05]
+    return f"{words}, {'behind' if is_behind else 'beside'} {', '.join(others)}" if others else words
 
 
 def lasted_s(request: RecentRequest) -> float:
@@ -192,7 +189,7 @@ def phases(request: RecentRequest, longest_s: float) -> str:
 
 
 def _classes(status: Status) -> Table:
-    table = _table("class", "runs", "waits", "first token", "", "between", "", "served")
+    table = _table("class", "runs", "waits", "first token", "", "next token", "", "served")
     paces = status.pace.classes if status.pace else {}
     for entry in status.classes:
         pace = paces.get(entry.name)
@@ -258,8 +255,9 @@ def _title(name: str, words: str) -> Text:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
-    for name in columns:
-        is_last = name == columns[-1]
-        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=None if is_last else max(5, len(name)))
+    """Columns take what they need, and the last one what is left."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False, expand=True)
+    for name in columns[:-1]:
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    table.add_column(columns[-1], no_wrap=True, overflow="ellipsis", ratio=1)
     return table

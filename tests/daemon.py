@@ -23,7 +23,7 @@ import psutil
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 POLL_S = 0.05
 
 T = TypeVar("T")
@@ -60,10 +60,10 @@ class Daemon:
         return daemon
 
     def client(self, **options: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, **options)  # type: ignore[arg-type]
+        return httpx.Client(base_url=self.url, timeout=300, **options)  # type: ignore[arg-type]
 
     def async_client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=120, limits=httpx.Limits(max_connections=None))
+        return httpx.AsyncClient(base_url=self.url, timeout=300, limits=httpx.Limits(max_connections=None))
 
     def status(self) -> Any:
         """What /api/status says now."""

@@ -11,7 +11,7 @@ import httpx
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-END_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 300.0
 
 
 def exactly(num_tokens: int, prompt: str | list[int] = "The quick brown fox", **fields: object) -> dict[str, object]:

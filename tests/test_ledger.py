@@ -15,7 +15,7 @@ from sqlite_utils import Database
 from homeai import ledger as ledger_module
 from homeai.ledger import BATCH_ROWS, DAY_S, Ledger, LedgerRow, open_database, prefix_block_hashes
 
-PATIENCE_S = 10.0  # how long a test waits for what must happen; it is never waited out when all is well
+PATIENCE_S = 60.0  # how long a test waits for what must happen; it is never waited out when all is well
 
 
 @pytest.fixture

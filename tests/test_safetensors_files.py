@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from homeai.errors import ModelLoadError
 from homeai.safetensors_files import Tensor, tensors
+
+save_file = pytest.importorskip("safetensors.numpy").save_file
 
 
 def shard(path: Path, **arrays: list[float]) -> Path:

@@ -16,10 +16,11 @@ from homeai.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from homeai.config import Config
+    from homeai.memory_plan import Plan
+    from homeai.messages import EngineConfig
     from homeai.vocabulary import Vocabulary
 
 Backend = Literal["llamacpp", "torch"]
-Wanted = Literal["auto", "llamacpp", "torch"]
 
 TORCH_NEEDS: Final = ("torch", "transformers", "safetensors", "tokenizers")
 INSTALL_TORCH: Final = "pip install 'homeai[torch]'"
@@ -98,6 +99,17 @@ def load_vocabulary(path: Path, wanted: str = "auto") -> Vocabulary:
     return of_file(path)
 
 
+def preview(config: EngineConfig) -> Plan:
+    """What loading it would take now. Raises what a load would."""
+    if backend_of(Path(config.model_path), config.backend) == "torch":
+        from homeai.backends.torch.fitting import preview as of_folder
+
+        return of_folder(config)
+    from homeai.backends.llamacpp.runner import preview as of_file
+
+    return of_file(config)
+
+
 def model_name(path: Path) -> str:
     """What people call the model at `path`: the file's name without its ending, or the folder's."""
     return path.name if path.is_dir() else path.stem
@@ -108,6 +120,8 @@ def _is_torch_folder(path: Path) -> bool:
 
 
 def _lacking(path: Path) -> str:
+    if any(path.glob("*.gguf")):
+        return "a folder; name the GGUF file in it"
     missing = [name for name in ("config.json", "*.safetensors") if not any(path.glob(name))]
     return f"a folder without {' and '.join(missing)}"
 

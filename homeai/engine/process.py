@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import homeai.logs
+from homeai.backends import torch as torch_backend
 from homeai.backends.choice import backend_of
 from homeai.clock import MonotonicClock, process_age_s
 from homeai.engine.engine import Engine
@@ -132,6 +133,7 @@ def loader(config: EngineConfig) -> Load:
     """
     path = Path(config.model_path)
     if backend_of(path, config.backend) == "torch":
+        torch_backend.share_cores()
         from homeai.backends.torch.load import load as load_folder
 
         return lambda config, on_progress: load_folder(path, config, on_progress)

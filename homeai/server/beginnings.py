@@ -107,9 +107,9 @@ def pieces_of(messages: Sequence[ChatMessage]) -> Iterator[Piece]:
 
 
 def mask_of(text: str) -> str:
-    """Nothing in it differs between two readings of a clock, a counter or a checksum."""
-    masked = _VARIABLE.sub(lambda match: "#" * len(match.group()), text.strip())
-    return re.sub(r"#+", "#", _NAME.sub("@", masked))[:MAX_MASK]
+    """Nothing in it differs between two readings of a clock, a counter or a checksum. It can be written as UTF-8."""
+    masked = _NAME.sub("@", _VARIABLE.sub("#", text.strip()))[:MAX_MASK]
+    return masked.encode("utf-8", "replace").decode()
 
 
 def _texts(content: str | Sequence[Mapping[str, object]] | None) -> Iterator[str]:

@@ -137,6 +137,7 @@ class EngineClient:
         if live.patience is not None:
             live.patience.cancel()
         generation, fairness_class = live.generation, live.generation.add.fairness_class
+        generation.stands_still(time.monotonic())
         generation.waited_for = WaitReason.PAUSED if fairness_class in self._paused else WaitReason.NOT_RESIDENT
         timeout_s = self.queue_timeouts_s[fairness_class]
         live.patience = asyncio.get_running_loop().call_later(
@@ -379,6 +380,8 @@ class EngineClient:
         for progress in message.progress or ():
             generation = self._live[progress.request_id].generation
             generation.progress = progress
+            if progress.status == "preempted":
+                generation.stands_still(time.monotonic())
             generation.waited_for = progress.wait_reason or generation.waited_for
         if message.served is not None:
             self.served = message.served
@@ -388,11 +391,14 @@ class EngineClient:
         now = time.monotonic()
         for request_id in message.admitted:
             generation = self._live[request_id].generation
+            generation.goes_on(step_started_at)
             if generation.started_at is None:  # else it comes out of an engine that is gone
                 generation.started_at = step_started_at
                 self.door.start(generation.add.fairness_class, now)
         for request_id in message.resumed:
-            self._live[request_id].generation.was_parked = True
+            generation = self._live[request_id].generation
+            generation.was_parked = True
+            generation.goes_on(step_started_at)
         for output in message.outputs:
             self._take_output(output, now)
 
@@ -436,6 +442,7 @@ class EngineClient:
         fairness_class = generation.add.fairness_class
         self.door.leave(fairness_class, started=generation.started_at is not None)
         now = time.monotonic()
+        generation.stands_still(now)
         if reason is FinishReason.TIMEOUT:
             why = "" if self.supervisor.ready else f"; {self.supervisor.not_ready().message}"
             waited_s = now - generation.add.arrival_at

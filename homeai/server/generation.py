@@ -31,6 +31,18 @@ class Generation:
     is_leaving: bool = False  # the engine was told to end it, and has not said so yet
     is_moving: bool = False  # the engine was told to give it back, and has not said so yet
     waited_for: WaitReason | None = None  # why it was not in the batch, as was told last
+    ran: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was in the batch
+    ran_since: float | None = None  # it is in the batch
+
+    def goes_on(self, at: float) -> None:
+        """It is in the batch from then on."""
+        if self.ran_since is None:
+            self.ran_since = at
+
+    def stands_still(self, at: float) -> None:
+        if self.ran_since is not None:
+            self.ran.append((self.ran_since, at))
+            self.ran_since = None
 
 
 @dataclass(frozen=True, slots=True)

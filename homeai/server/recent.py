@@ -9,7 +9,7 @@ Pure: what it knows comes with each end.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from homeai.request import FinishReason
@@ -21,14 +21,15 @@ MAX_RUNS: Final = 256  # of ended requests: who ran when
 MAX_IN_THE_WAY: Final = 4
 LEAST_S: Final = 0.05  # for so short a time nobody is in the way
 
+Span = tuple[float, float]  # CLOCK_MONOTONIC
+
 
 class _Run(NamedTuple):
-    """It was in the engine. Instants are CLOCK_MONOTONIC."""
+    """A source's request was in the batch for a while."""
 
     source: str
     fairness_class: str
-    started_at: float
-    ended_at: float
+    span: Span
 
 
 class Recent:
@@ -46,7 +47,7 @@ class Recent:
         """`live`: what has not ended yet. `at`: Unix time."""
         generation, end = record.generation, record.ended_at
         add = generation.add
-        runs = [*self._runs, *(run for other in live if other is not generation and (run := _run(other, end)))]
+        others = [run for other in live if other is not generation for run in _runs_of(other, end)]
         self._requests.append(
             RecentRequest(
                 id=add.request_id,
@@ -63,13 +64,12 @@ class Recent:
                 num_recomputed_tokens=record.finished.num_recomputed_tokens if record.finished else 0,
                 num_preemptions=record.finished.num_preemptions if record.finished else 0,
                 wait_reason=generation.waited_for,
-                in_the_way=in_the_way(add.arrival_at, generation.started_at, end, runs),
+                in_the_way=in_the_way(add.arrival_at, end, generation.ran, [*self._runs, *others]),
                 **parts_s(record),
             )
         )
         self.num_ended += 1
-        if (own := _run(generation, end)) is not None:
-            self._runs.append(own)
+        self._runs.extend(_runs_of(generation, end))
 
 
 def parts_s(record: Record) -> dict[str, float]:
@@ -91,34 +91,39 @@ def parts_s(record: Record) -> dict[str, float]:
     }
 
 
-def in_the_way(arrival_at: float, started_at: float | None, ended_at: float, runs: Iterable[_Run]) -> list[InTheWay]:
-    """Who ran while it waited, and who beside it; those first who ran longest while it waited."""
-    began = ended_at if started_at is None else started_at
-    spans: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for run in runs:
-        if run.ended_at > arrival_at:
-            spans[run.source, run.fairness_class].append((run.started_at, run.ended_at))
-    found = [
-        InTheWay(*who, _overlap_s(arrival_at, began, their), _overlap_s(began, ended_at, their))
-        for who, their in spans.items()
-    ]
+def in_the_way(arrival_at: float, ended_at: float, ran: Sequence[Span], others: Iterable[_Run]) -> list[InTheWay]:
+    """Who was in the batch while it was not, and who beside it; those first who were there longest without it."""
+    spans: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    for run in others:
+        if run.span[1] > arrival_at:
+            spans[run.source, run.fairness_class].append(run.span)
+    waited = _gaps(arrival_at, ended_at, ran)
+    found = [InTheWay(*who, _overlap_s(waited, theirs), _overlap_s(ran, theirs)) for who, theirs in spans.items()]
     found = [other for other in found if other.ahead_s + other.beside_s >= LEAST_S]
     return sorted(found, key=lambda other: (-other.ahead_s, -other.beside_s))[:MAX_IN_THE_WAY]
 
 
-def _overlap_s(begin: float, end: float, spans: list[tuple[float, float]]) -> float:
-    """How much of [begin, end) any of them covers."""
-    covered, reached = 0.0, begin
-    for start, stop in sorted(spans):
-        start, stop = max(start, reached), min(stop, end)
-        if stop > start:
-            covered, reached = covered + stop - start, stop
+def _gaps(begin: float, end: float, spans: Sequence[Span]) -> list[Span]:
+    """What of [begin, end) is in none of them; they are in order."""
+    edges = [begin, *(edge for span in spans for edge in span), end]
+    return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop > start]
+
+
+def _overlap_s(spans: Sequence[Span], theirs: Sequence[Span]) -> float:
+    """How much of the first ones any of the others covers; the first ones are apart."""
+    covered = 0.0
+    for begin, end in spans:
+        reached = begin
+        for start, stop in sorted(theirs):
+            gained = min(stop, end) - max(start, reached)
+            if gained > 0:
+                covered, reached = covered + gained, min(stop, end)
     return round(covered, 3)
 
 
-def _run(generation: Generation, now: float) -> _Run | None:
-    add = generation.add
-    return None if generation.started_at is None else _Run(add.source, add.fairness_class, generation.started_at, now)
+def _runs_of(generation: Generation, now: float) -> list[_Run]:
+    spans = [*generation.ran, *([] if generation.ran_since is None else [(generation.ran_since, now)])]
+    return [_Run(generation.add.source, generation.add.fairness_class, span) for span in spans]
 
 
 def _problem(record: Record) -> str | None:

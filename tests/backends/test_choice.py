@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from homeai import cli
 from homeai.backends import choice
 from homeai.backends.choice import backend_of, checked, model_name, unused
 from homeai.config import Config, load
 from homeai.errors import ConfigError, ModelLoadError
+from homeai.server import launch
 
 
 @pytest.fixture
@@ -66,6 +69,11 @@ def test_folder_says_what_it_lacks(folder: Path, kept: list[str], what: str) -> 
         backend_of(folder)
 
 
+def test_folder_of_a_gguf_file_is_not_the_model(gguf: Path) -> None:
+    with pytest.raises(ModelLoadError, match="is a folder; name the GGUF file in it"):
+        backend_of(gguf.parent)
+
+
 def test_weights_alone_are_no_model(folder: Path) -> None:
     with pytest.raises(ModelLoadError, match="name the folder that it is in"):
         backend_of(folder / "model-00001-of-00002.safetensors")
@@ -83,6 +91,20 @@ def test_backend_that_is_not_installed_says_what_to_type(folder: Path, monkeypat
         checked(settings(), folder)
     with pytest.raises(ModelLoadError, match="needs torch"):
         choice.load_vocabulary(folder)
+
+
+def test_missing_backend_is_one_line_and_exit_code_2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["homeai", "config", "check", "--set", f"model.path={folder}"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("not installed here: pip install 'homeai[torch]'")
+    with pytest.raises(ConfigError, match="not installed here"):  # before anything is started
+        launch.serve(settings(path=folder), folder)
 
 
 def test_settings_without_effect_are_told() -> None:

@@ -59,6 +59,7 @@ def refusal(outcome: subprocess.CompletedProcess[str]) -> str:
         ("server.port=65536", ["server.port", "65536", "from 0 to 65535"]),
         ("server.host=no.such.host.invalid", ["server.host", "no.such.host.invalid"]),
         ("model.path=/no/such/model.gguf", ["model.path", "/no/such/model.gguf", "existing file"]),
+        ("model.path=/dev", ["model.path", "/dev is a folder without config.json"]),
         ("model.chat_template=/no/such.jinja", ["model.chat_template", "/no/such.jinja", "existing file"]),
         ("sources=[{name: tv, class: cinema}]", ["sources[0].class", "cinema", "voice, interactive"]),
         ("server.port", ["server.port", "section.key=value"]),
@@ -185,10 +186,6 @@ def not_a_gguf(path: Path, model: Path) -> None:
     path.write_text("this is a letter, not a model")
 
 
-def directory(path: Path, model: Path) -> None:
-    path.mkdir()
-
-
 def header_only(path: Path, model: Path) -> None:
     path.write_bytes(head(model, 24))
 
@@ -222,7 +219,6 @@ def launched(model: Path, data_dir: Path, *settings: str) -> Iterator[Daemon]:
     [
         empty,
         not_a_gguf,
-        directory,
         header_only,
         cut_in_the_metadata,
         cut_in_the_tensors,

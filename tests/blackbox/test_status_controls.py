@@ -1,4 +1,4 @@
-"""The owner's controls on the status page: with a key that will do, and never past one that will not."""
+"""Keys on the status page: one to look, and an admin's for the controls; never past one that will not do."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ def reader_key(locked: Daemon) -> str:
 @pytest.fixture(scope="module")
 def admin_key(locked: Daemon) -> str:
     return locked.keys("add", "owner", "--admin")
+
+
+def test_page_of_a_locked_daemon_asks_for_a_key(locked: Daemon, browser: Browser, reader_key: str) -> None:
+    page = browser.new_page()
+    page.goto(locked.url)
+    expect(page.locator("#state")).to_have_text("Key needed")
+    page.locator("#key").fill("hai_wrong")
+    page.locator("#key-form button").click()
+    expect(page.locator("#headline")).to_have_text("This key is not accepted.")
+    page.locator("#key").fill(reader_key)
+    page.locator("#key-form button").click()
+    expect(page.locator("#state")).to_have_text("Resident")
+    expect(page.locator("#key-form")).to_be_hidden()
+    page.close()
 
 
 @pytest.fixture

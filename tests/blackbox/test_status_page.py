@@ -33,9 +33,17 @@ def test_api_is_documented_without_the_internet(daemon: Daemon, browser: Browser
         expect(page.locator(".errors-wrapper")).to_have_count(0)
 
 
-def test_page_says_who_is_who(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
-    daemon = start_daemon("sources=[{name: desk, class: coding, match: {key: [laptop], user_agent: ['^n8n']}}]")
-    rules = open_page(daemon.url).locator("#rules > div")
+@pytest.fixture(scope="module")
+def known_daemon(start_daemon: Callable[..., Daemon]) -> Daemon:
+    """It knows some of those who ask."""
+    return start_daemon(
+        "sources=[{name: automation, class: interactive, show_text: true},"
+        " {name: desk, class: coding, match: {key: [laptop], user_agent: ['^n8n']}}]"
+    )
+
+
+def test_page_says_who_is_who(known_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    rules = open_page(known_daemon.url).locator("#rules > div")
     expect(rules).to_have_text(
         ["Key laptopdesk (coding)", "Program ^n8ndesk (coding)", "Anybody else default (interactive)"]
     )
@@ -114,9 +122,9 @@ def test_request_appears_while_it_is_live_and_goes_with_it(daemon: Daemon, open_
 
 
 def test_text_is_shown_as_it_is_written_for_sources_that_want_it(
-    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
+    known_daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
-    daemon = start_daemon("sources=[{name: automation, class: interactive, show_text: true}]")
+    daemon = known_daemon
     page = open_page(daemon.url)
     with someone_asks(daemon, "automation", exactly(3000)), someone_asks(daemon, "phone", exactly(3000)):
         said = page.locator(".request", has_text="automation").locator('[data-field="text"]')
@@ -222,21 +230,6 @@ def test_page_finds_the_daemon_again(model_path: Path, tmp_path: Path, open_page
         expect(page.locator("#connection")).to_have_text("Live")
         expect(page.locator("#state")).to_have_text("Resident")
         expect(page.locator("#stale")).to_be_hidden()
-
-
-def test_page_of_a_locked_daemon_asks_for_a_key(start_daemon: Callable[..., Daemon], browser: Browser) -> None:
-    daemon = start_daemon("server.auth=keys")
-    page = browser.new_page()
-    page.goto(daemon.url)
-    expect(page.locator("#state")).to_have_text("Key needed")
-    page.locator("#key").fill("hai_wrong")
-    page.locator("#key-form button").click()
-    expect(page.locator("#headline")).to_have_text("This key is not accepted.")
-    page.locator("#key").fill(daemon.keys("add", "browser"))
-    page.locator("#key-form button").click()
-    expect(page.locator("#state")).to_have_text("Resident")
-    expect(page.locator("#key-form")).to_be_hidden()
-    page.close()
 
 
 # ---- away ----------------------------------------------------------------------------------------------

@@ -42,9 +42,10 @@ def test_ended_request_says_where_its_time_went_and_who_was_in_the_way(
     row.locator("summary").focus()
     page.keyboard.press("Enter")
     why = row.locator(".why li")
-    expect(why.nth(0)).to_contain_text("for a seat, all 1 are taken. Meanwhile ran desk (coding")
+    expect(why.nth(0)).to_contain_text("for a seat, all 1 are taken.")
     expect(why.nth(1)).to_contain_text("Read its prompt of 200 tokens in")
     expect(why.nth(2)).to_contain_text("Wrote 40 tokens in")
+    expect(why.nth(3)).to_contain_text("While it waited ran desk (coding")
     left = row_of(page, "desk")
     expect(left.locator('[data-field="mostly"]')).to_have_text("not complete")
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from tests.blackbox.asking import ask, post
 from tests.daemon import Daemon, eventually_async
 from tests.streaming import CHAT, Stream, document, exactly
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 NUM_CELLS = 512
 SETTINGS = (

@@ -11,7 +11,7 @@ import pytest
 from homeai.engine.wire import Inbox, Outbox
 from homeai.messages import HEADER, AbortRequests, Down, Heartbeat, Ping, Shutdown, Up, encode_frame, up_decoder
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture

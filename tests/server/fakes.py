@@ -137,7 +137,7 @@ def make_service(keys: KeyStore, *settings: tuple[str, str], ledger: FakeLedger 
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the other tasks run until `condition` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  a condition on anything, for tests only
             await asyncio.sleep(0)
 

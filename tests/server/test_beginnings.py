@@ -126,3 +126,4 @@ def test_mask_hides_numbers_checksums_and_dates() -> None:
     assert mask_of(" Sun, 29 Nov 2026 at 7:05 pm ") == "@, # @ # at #:# @"
     assert mask_of("cch=04f3a; v=2") == "cch=#; v=#"
     assert mask_of("may I?") == "@ I?"
+    assert mask_of("half a letter \ud83d, 5") == "half a letter ?, #"

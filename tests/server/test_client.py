@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,6 +136,28 @@ async def test_progress_and_the_last_step_are_kept_for_the_status(engine: Engine
     engine.client.handle(step(progress=[progress]))
     assert stream.generations[0].progress == progress
     assert engine.client.last_step == STATS
+
+
+async def test_times_in_the_batch_are_kept_without_those_in_which_it_was_parked(engine: Engine) -> None:
+    (generation,) = engine.submit("a").generations
+    assert (generation.ran, generation.ran_since) == ([], None)
+    engine.client.handle(step(admitted=("a",)))
+    assert generation.ran_since is not None
+    engine.client.handle(step(progress=[Progress("a", "preempted", 3, 3, 0, WaitReason.SEQUENCE_SLOT)]))
+    assert (len(generation.ran), generation.ran_since) == (1, None)
+    assert generation.waited_for == WaitReason.SEQUENCE_SLOT
+    engine.client.handle(msgspec.structs.replace(step(), resumed=["a"]))
+    engine.client.handle(step(finished("a")))
+    (first, second) = generation.ran
+    assert first[0] <= first[1] <= second[0] <= second[1]
+
+
+async def test_first_token_is_told_once(engine: Engine) -> None:
+    told: list[tuple[str, float]] = []
+    engine.client.on_first_token = lambda fairness_class, ttft_s: told.append((fairness_class, ttft_s))
+    engine.submit("a")
+    engine.client.handle(step(output("a", 0), output("a", 1), admitted=("a",)))
+    assert [fairness_class for fairness_class, _ in told] == ["interactive"]
 
 
 async def test_gaps_between_tokens_are_told_by_class(engine: Engine) -> None:

@@ -233,7 +233,7 @@ async def test_game_is_made_room_for_and_the_model_comes_back(start: Start, monk
             home.clock.advance(0.5)
             await asyncio.sleep(0.002)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await watch_until(State.YIELDED)
         assert "game (7)" in (home.supervisor.away_reason or "")
         home.machine.others = []

@@ -63,36 +63,54 @@ def test_the_parts_of_its_life_are_all_of_it(
     assert sum(parts(request)) == 10.0
 
 
+def ran(source: str, *spans: tuple[float, float], since: float | None = None, arrival: float = 0.0) -> Generation:
+    """It was in the batch then, or is since."""
+    made = generation(source, arrival=arrival, started=spans[0][0] if spans else since)
+    made.ran, made.ran_since = list(spans), since
+    return made
+
+
 def test_who_ran_while_it_waited_and_who_beside_it() -> None:
     recent = Recent()
-    ended(recent, record(generation("desk", "coding", started=0.0, first=0.5), 4.0))
-    still_running = generation("night", "background", started=2.5, first=3.0)
-    waiting = generation("phone")
-    request = ended(recent, record(generation(arrival=1.0, started=5.0, first=6.0), 8.0), still_running, waiting)
+    ended(recent, record(ran("desk", (0.0, 4.0)), 4.0))
+    live = ran("night", since=2.5), generation("phone")
+    request = ended(recent, record(ran("kitchen", (5.0, 8.0), arrival=1.0), 8.0), *live)
     assert request.in_the_way == [
-        InTheWay("desk", "coding", 3.0, 0.0),  # from its arrival to desk's end
-        InTheWay("night", "background", 2.5, 3.0),
+        InTheWay("desk", "interactive", 3.0, 0.0),  # from its arrival to desk's end
+        InTheWay("night", "interactive", 2.5, 3.0),
     ]
+
+
+def test_who_is_set_aside_is_in_nobody_s_way() -> None:
+    live = ran("night", (0.0, 2.0), (6.0, 7.0))
+    request = ended(Recent(), record(ran("kitchen", (4.0, 8.0), arrival=1.0), 8.0), live)
+    assert request.in_the_way == [InTheWay("night", "interactive", 1.0, 1.0)]
+
+
+def test_who_ran_while_it_was_set_aside_was_in_the_way() -> None:
+    live = ran("voice", since=3.0)
+    request = ended(Recent(), record(ran("desk", (0.0, 3.0), (5.0, 6.0)), 6.0), live)
+    assert request.in_the_way == [InTheWay("voice", "interactive", 2.0, 1.0)]
 
 
 def test_time_counts_once_however_many_of_a_source_ran() -> None:
     recent = Recent()
     for started in (0.0, 1.0, 2.5):
-        ended(recent, record(generation("desk", started=started, first=started), started + 2.0))
-    request = ended(recent, record(generation(arrival=0.0, started=5.0, first=5.0), 6.0))
+        ended(recent, record(ran("desk", (started, started + 2.0)), started + 2.0))
+    request = ended(recent, record(ran("kitchen", (5.0, 6.0)), 6.0))
     assert request.in_the_way == [InTheWay("desk", "interactive", 4.5, 0.0)]
 
 
 def test_nobody_is_in_the_way_who_ran_before_or_after_it() -> None:
     recent = Recent()
-    ended(recent, record(generation("desk", started=0.0, first=0.5), 1.0))
-    request = ended(recent, record(generation(arrival=1.0, started=1.0, first=1.5), 2.0))
+    ended(recent, record(ran("desk", (0.0, 1.0)), 1.0))
+    request = ended(recent, record(ran("kitchen", (1.0, 2.0), arrival=1.0), 2.0))
     assert request.in_the_way == []
 
 
 def test_most_in_the_way_come_first_and_are_few() -> None:
-    live = [generation(f"s{i}", started=float(i), first=float(i)) for i in range(2 * MAX_IN_THE_WAY)]
-    request = ended(Recent(), record(generation(arrival=0.0, started=20.0, first=20.0), 21.0), *live)
+    live = [ran(f"s{i}", since=float(i)) for i in range(2 * MAX_IN_THE_WAY)]
+    request = ended(Recent(), record(ran("kitchen", (20.0, 21.0)), 21.0), *live)
     assert [other.source for other in request.in_the_way] == [f"s{i}" for i in range(MAX_IN_THE_WAY)]
 
 

@@ -43,11 +43,13 @@ class Attention(Protocol):
 
 
 class Probe:
-    """In an `Attention`'s place: notes what a model's layers are like. `has_sinks`: some of them have."""
+    """In an `Attention`'s place: notes what a model's layers are like. `has_sinks`: some of them have. `dtype`: of keys
+    and values, which quantised weights do not tell."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
         self.has_sinks = False
+        self.dtype = torch.get_default_dtype()
 
 
 def _forward(
@@ -72,6 +74,7 @@ def _forward(
     if k.shape != v.shape:
         raise ModelLoadError(f"keys of shape {list(k.shape)} beside values of {list(v.shape)} are not known here")
     paged.has_sinks |= s_aux is not None
+    paged.dtype = k.dtype
     scale = float(scaling) if scaling is not None else q.shape[-1] ** -0.5
     paged.shapes[layer] = LayerShape(q.shape[1], k.shape[1], k.shape[2], scale, sliding_window or 0, softcap or 0.0)
     return torch.zeros_like(q)[None], None

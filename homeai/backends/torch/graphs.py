@@ -128,4 +128,4 @@ class DecodeGraphs:
         recorded.plan(batch)
         if recorded.replay is None:
             recorded.replay = self._record(recorded.forward)
-        return batch, recorded.replay()
+        return batch._replace(first_output=batch.first_output[: len(pieces)]), recorded.replay()

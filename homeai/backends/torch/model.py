@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 from homeai.backends.torch.attention import IMPLEMENTATION, Attention, Probe
 from homeai.backends.torch.kv import LayerShape
@@ -21,23 +22,30 @@ class Model:
         self.path = path
         self.device = device
         self.config: PreTrainedConfig = model.config.get_text_config()
-        self.dtype: torch.dtype = model.dtype
-        self.has_sinks = False  # known after `layer_shapes`
+        self.dtype: torch.dtype = model.dtype  # of keys and values, from `layer_shapes` on; `has_sinks` too
+        self.has_sinks = False
         self.num_tokens: int = model.get_output_embeddings().weight.shape[0]
         self.n_ctx_train = int(getattr(self.config, "max_position_embeddings", 0) or 0)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Model:
         """In the type that the file has. Raises `ModelLoadError`."""
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         try:
             config = AutoConfig.from_pretrained(path, local_files_only=True)
             _check(config.get_text_config())
             model = AutoModelForCausalLM.from_pretrained(
-                path, config=config, dtype="auto", local_files_only=True, attn_implementation=IMPLEMENTATION
+                path,
+                config=config,
+                dtype="auto",
+                local_files_only=True,
+                attn_implementation=IMPLEMENTATION,
+                device_map=None if device.type == "cpu" else {"": device},  # straight to where it stays
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise ModelLoadError(f"{path} cannot be loaded: {_first_line(error)}") from error
-        return cls(model.to(device).eval().requires_grad_(False), path, device)
+        return cls(model.eval().requires_grad_(False), path, device)
 
     @property
     def size_bytes(self) -> int:
@@ -57,7 +65,7 @@ class Model:
         probe = Probe()
         token = torch.zeros((1, 1), dtype=torch.int64, device=self.device)
         self._run(token, token, probe)
-        self.has_sinks = probe.has_sinks
+        self.has_sinks, self.dtype = probe.has_sinks, probe.dtype
         layers = sorted(probe.shapes)
         if layers != list(range(len(layers))) or not layers:
             raise ModelLoadError(f"{self.path}: its layers {layers} do not all attend in a way that is known here")

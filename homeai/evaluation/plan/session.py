@@ -83,6 +83,10 @@ def architecture(path: Path | None, model_size: str | None, numbers: Mapping[str
         if missing:
             raise ConfigError(f"a model without a file also needs {', '.join(missing)}")
         return of_numbers(Numbers(**numbers))
+    if path.is_dir():
+        from homeai.evaluation.plan.architecture_folder import of_folder
+
+        return of_folder(path)
     from homeai.evaluation.plan.architecture_file import of_file
 
     return of_file(path)
@@ -90,7 +94,7 @@ def architecture(path: Path | None, model_size: str | None, numbers: Mapping[str
 
 def here(config: Config, path: Path, wish: Wish) -> Here:
     """Raises `HomeAIError` for a model that does not fit."""
-    from homeai.backends.llamacpp.runner import preview
+    from homeai.backends.choice import preview
     from homeai.server.launch import engine_config
 
     plan = preview(engine_config(config, path))

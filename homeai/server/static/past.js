@@ -103,12 +103,13 @@ function drawRecent(status) {
 const total = (request) => request.queued_s + request.prefill_s + request.parked_s + request.decode_s;
 
 function why(status, request) {
-  const ahead = others(request, "ahead_s", request.queued_s);
-  const beside = others(request, "beside_s", total(request) - request.queued_s);
+  const waited = request.queued_s + request.parked_s;
+  const ahead = others(request, "ahead_s", waited);
+  const beside = others(request, "beside_s", total(request) - waited);
   const says = [];
   if (request.queued_s >= LEAST_S) {
     const reason = request.wait_reason ? ` ${WAITS[request.wait_reason]?.(status) ?? "for its turn"}` : "";
-    says.push(`Waited ${exactly(request.queued_s)}${reason}.${ahead ? ` Meanwhile ran ${ahead}.` : ""}`);
+    says.push(`Waited ${exactly(request.queued_s)}${reason}.`);
   } else {
     says.push("Did not have to wait.");
   }
@@ -121,6 +122,7 @@ function why(status, request) {
     const speed = request.num_output_tokens > 1 ? `, ${perSecond(request.num_output_tokens / request.decode_s)}` : "";
     says.push(`Wrote ${count(request.num_output_tokens, "token")} in ${exactly(request.decode_s)}${speed}.`);
   }
+  if (ahead) says.push(`While it ${request.queued_s >= LEAST_S ? "waited" : "was set aside"} ran ${ahead}.`);
   if (beside) says.push(`Shared its steps with ${beside}.`);
   if (request.problem) says.push(PROBLEMS[request.problem] ?? `It ended early: ${request.problem.replaceAll("_", " ")}.`);
   return says;
@@ -160,7 +162,7 @@ function drawPaces(status) {
 
 function quantiles(half, most, target) {
   if (half == null) return "–";
-  return `${exactly(half)}, p95 ${exactly(most)}${target ? ` (≤ ${exactly(target)})` : ""}`;
+  return `${exactly(half)}, p95 ${exactly(most)}${target ? ` (≤\u00a0${exactly(target).replace(" ", "\u00a0")})` : ""}`;
 }
 
 function drawShares(status) {

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import BPE
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -83,8 +83,11 @@ def model_of(family: str, folder: Path) -> Path:
             for parameter in model.parameters():  # else the logits of a fresh model hardly differ
                 parameter.normal_(std=0.3 if parameter.ndim > 1 else 0.1)
         model.save_pretrained(path)
-        words = {f"w{i}": i for i in range(VOCAB_SIZE)}
-        Tokenizer(WordLevel(words, unk_token="w3")).save(str(path / "tokenizer.json"))
+        words = ["<s>", "</s>", "<pad>", "\n", *map(chr, range(32, 127))]
+        words += [f"<unused{i}>" for i in range(VOCAB_SIZE - len(words))]
+        tokenizer = Tokenizer(BPE({word: i for i, word in enumerate(words)}, []))
+        tokenizer.add_special_tokens(words[:3])
+        tokenizer.save(str(path / "tokenizer.json"))
     return path
 
 
@@ -103,6 +106,10 @@ def reference_logits(path: Path, token_ids: Sequence[int]) -> np.ndarray:
 def text(num_tokens: int, seed: int = 0) -> list[int]:
     source = random.Random(seed)
     return [source.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]
+
+
+def token_of(character: str) -> int:
+    return ord(character) - 32 + 4
 
 
 class Driver:

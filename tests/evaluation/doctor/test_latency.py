@@ -33,6 +33,12 @@ def test_pieces_too_small_to_keep_the_device_busy_are_named() -> None:
     assert finding.settings == {"scheduler.max_chunk_tokens": "256", "scheduler.max_num_batched_tokens": "512"}
 
 
+def test_target_that_no_document_meets_is_out_of_reach_itself() -> None:
+    config = create_config(("classes.interactive.ttft_target_s", "0.1"), ("model.num_threads", "2"))
+    finding = long_prompts.check(create_facts(rows=[*map(long_row, range(0, 80, 10))], config=config))
+    assert finding.settings == {"classes.interactive.ttft_target_s": "8", "model.num_threads": "8"}
+
+
 @pytest.mark.parametrize(
     "rows",
     [

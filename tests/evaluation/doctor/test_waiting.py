@@ -41,6 +41,7 @@ def test_seats_that_are_all_taken_while_cells_are_free_are_to_be_more() -> None:
         waiting("sequence_slot", 29.0),  # less than half a request, on average
         waiting("sequence_slot", max_kv_used=12_000),  # the cells are in use
         waiting("sequence_slot", num_busy_samples=4),
+        waiting("sequence_slot", 19.0, num_busy_samples=10),  # a crowd that came at once
         waiting("not_resident"),
         waiting("kv_space"),
     ],
@@ -113,8 +114,12 @@ def test_on_a_gpu_its_own_memory_counts() -> None:
 
 
 def test_waiting_for_cells_counts_without_anybody_parked() -> None:
-    full = create_vitals(create_slice(max_running=4, max_kv_used=16_000, reasons={"kv_space": 60.0}))
-    assert kv.check(create_facts(vitals=full, rows=parked(0))) is not None
+    def waited(request_s: float) -> object:
+        slice_ = create_slice(max_running=4, max_kv_used=16_000, reasons={"kv_space": request_s})
+        return kv.check(create_facts(vitals=create_vitals(slice_), rows=parked(0)))
+
+    assert waited(30.0) is not None
+    assert waited(29.0) is None
 
 
 def test_parking_for_a_spoken_question_is_no_pressure() -> None:

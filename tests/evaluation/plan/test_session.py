@@ -11,7 +11,7 @@ from homeai import config
 from homeai.config import Config
 from homeai.errors import ConfigError
 from homeai.evaluation import workload
-from homeai.evaluation.plan import session
+from homeai.evaluation.plan import measure, measure_daemon, session
 from homeai.evaluation.plan.calibration import Calibration
 from homeai.evaluation.plan.measure_daemon import DaemonMeter
 from homeai.evaluation.plan.session import Wish
@@ -51,6 +51,8 @@ def test_loaded_model_is_measured_and_what_it_reaches_is_kept(
 ) -> None:
     monkeypatch.setattr(session, "ROWS", (1, 8))
     monkeypatch.setattr(session, "PROMPTS", (8,))
+    monkeypatch.setattr(measure, "NUM_STEPS", 3)
+    monkeypatch.setattr(measure, "MANY_TOKENS", 8)
     found = session.calibrate(settings, model_path, rounds=1)
     assert shapes(found) == ["1 row", "8 rows", "prompt of 8"]
     assert found.machine == "1 CPU core"
@@ -67,7 +69,8 @@ def test_log_of_a_daemon_is_enough_and_speeds_follow(settings: Config, model_pat
     assert answer.calibration == found
 
 
-def test_running_daemon_is_measured_over_its_own_api(daemon: Daemon) -> None:
+def test_running_daemon_is_measured_over_its_own_api(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_daemon, "NUM_TOKENS", 16)
     points = DaemonMeter(daemon.url, None).points([1, 8], [8], rounds=1)
     assert [str(point) for point in points] == ["1 row", "8 rows", "prompt of 8"]
     assert all(point.step_s > 0 for point in points)

@@ -10,6 +10,7 @@ from homeai.evaluation.doctor.words import percent, seconds, span, sparkline
 from homeai.evaluation.summary import percentile
 
 MIN_BUSY_S: Final = 5.0
+MIN_WAITED_S: Final = 20.0  # request-seconds: a crowd that comes at once, and is served, is none
 MUCH_WAITING: Final = 0.5  # request-seconds of waiting for each second with work
 FREE_KV: Final = 0.7  # of the cells, used at the peak: less is free memory
 KV_KEPT: Final = 0.9  # of the cells may be planned for
@@ -24,7 +25,7 @@ def check(facts: Facts) -> Finding | None:
     reasons = {reason: waited for reason, waited in window.reasons.items() if reason not in OUTSIDE}
     waited_s = sum(reasons.values())
     kv_share = window.max_kv_used / facts.num_kv_cells
-    if waited_s < MUCH_WAITING * window.busy_s or kv_share > FREE_KV:
+    if waited_s < max(MIN_WAITED_S, MUCH_WAITING * window.busy_s) or kv_share > FREE_KV:
         return None
     reason = max(reasons, key=lambda each: reasons[each])
     told = _told(facts, window, reason)

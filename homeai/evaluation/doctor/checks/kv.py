@@ -10,7 +10,7 @@ from homeai.evaluation.doctor.words import gib, percent, seconds
 from homeai.evaluation.summary import percentile
 
 MIN_PARKED: Final = 3
-MIN_BUSY_S: Final = 5.0
+MIN_WAITED_S: Final = 20.0  # request-seconds
 MANY: Final = 0.05  # of all requests; a spoken question may park another one now and then
 MUCH_WAITING: Final = 0.5  # request-seconds of waiting for cells, for each second with work
 FULL: Final = 0.9  # of the cells, used at the peak
@@ -28,7 +28,7 @@ def check(facts: Facts) -> Finding | None:
     is_full = share >= FULL or window.num_out_of_room > 0
     are_many = len(parked) >= max(MIN_PARKED, MANY * len(facts.served))
     waited_s = window.reasons.get("kv_space", 0.0)
-    if not is_full or not (are_many or waited_s > MUCH_WAITING * max(window.busy_s, MIN_BUSY_S)):
+    if not is_full or not (are_many or waited_s >= max(MIN_WAITED_S, MUCH_WAITING * window.busy_s)):
         return None
     sizes = [row.num_prompt + row.num_output for row in facts.served]
     typical = max(1, int(percentile(sizes, 95) or 1))

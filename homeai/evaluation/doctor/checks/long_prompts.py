@@ -5,6 +5,7 @@ Requests are shown in two groups: prefill-heavy ones, most of whose work is to r
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ MISSED: Final = 0.25  # of a group that comes after its target
 OWN: Final = 0.5  # of the time to the first token, spent on its own prompt
 MOST: Final = 0.5  # of the time to a short one's first token, while a long prompt was read
 FEW: Final = 1  # others in flight, for the short ones to compare with: a full house has other reasons to wait
-TIMES_SLOWER: Final = 3.0  # beside a long prompt, than without one
+TIMES_SLOWER: Final = 3.0  # at p95 beside a long prompt, than at p50 without one
+WORTH_SENDING: Final = 128  # tokens: no document is shorter
 CHUNKS: Final = (32, 512)  # tokens: smaller ones waste the device, larger ones are no faster
 GOOD_CHUNK: Final = 128
 LIGHT_CLASS: Final = "background"
@@ -79,7 +81,7 @@ def check_others(facts: Facts) -> Finding | None:
     if facts.config is None or len(beside) < MIN_ROWS or len(alone) < MIN_ROWS:
         return None
     slow = percentile([row.ttft_s for row in beside if row.ttft_s is not None], 95) or 0.0
-    quick = percentile([row.ttft_s for row in alone if row.ttft_s is not None], 95) or 0.0
+    quick = percentile([row.ttft_s for row in alone if row.ttft_s is not None], 50) or 0.0
     targets = [target for row in beside if (target := facts.ttft_target_s(row.fairness_class)) is not None]
     if not targets or slow <= min(targets) or slow < TIMES_SLOWER * quick:
         return None
@@ -113,7 +115,7 @@ def check_others(facts: Facts) -> Finding | None:
         evidence=[
             *groups(facts.served),
             f"{len(beside)} short ones waited mostly while a long prompt was read: TTFT p95 {seconds(slow)}; "
-            f"{len(alone)} had neither that nor much company: p95 {seconds(quick)}; the tightest target is "
+            f"{len(alone)} had neither that nor much company: p50 {seconds(quick)}; the tightest target is "
             f"{min(targets):g} s",
             *([f"between two tokens, p95 by class: {itl_seen}; itl_target_s {itl:g}"] if itl_seen else []),
         ],
@@ -148,18 +150,23 @@ def _told(
             {"scheduler.max_chunk_tokens": "256", "scheduler.max_num_batched_tokens": "512"},
         )
     heavy = Counter(row.source for row in late).most_common(1)[0][0]
-    settings = {}
-    advice = [
-        f"Keep what is new in a prompt below {fitting:,} tokens: shorter documents, or what stays the same first, so "
-        "that it is found in the prefix cache; long beginnings that many share can be pinned (`pins`)."
-    ]
+    settings, advice = {}, []
+    if fitting < WORTH_SENDING:
+        took_s = math.ceil(max(row.prefill_s or 0.0 for row in late))
+        advice.append(f"No document is read in {target:g} s here; a target that can be met is {took_s} s.")
+        settings[f"classes.{late[0].fairness_class}.ttft_target_s"] = str(took_s)
+    else:
+        advice.append(
+            f"Keep what is new in a prompt below {fitting:,} tokens: shorter documents, or what stays the same first, "
+            "so that it is found in the prefix cache; long beginnings that many share can be pinned (`pins`)."
+        )
     if all(row.fairness_class != LIGHT_CLASS for row in late if row.source == heavy):
         advice.append(f"If nobody waits for {heavy}: class {LIGHT_CLASS} for it in `sources` (it has no target).")
     if not facts.on_gpu and facts.machine is not None and facts.config.model.num_threads is not None:
-        more = facts.machine.num_cpus
-        if facts.config.model.num_threads < more:
-            advice.append(f"The model computes on {facts.config.model.num_threads} of {more} CPUs.")
-            settings["model.num_threads"] = str(more)
+        free = facts.machine.num_cpus - round(facts.machine.others_cpus)
+        if facts.config.model.num_threads < free:
+            advice.append(f"The model computes on {facts.config.model.num_threads} CPUs, and could have {free}.")
+            settings["model.num_threads"] = str(free)
     return (
         f"{rate:,.0f} tokens/s is what this model reads on this machine; {target:g} s is less than it takes.",
         advice,

@@ -16,7 +16,7 @@ MOST: Final = 0.5  # of a source's prompts
 PART: Final = 0.3  # of them, where earlier messages are left out
 CHARS_PER_TOKEN: Final = 4
 FOUND_AGAIN: Final = 0.5  # of what was sent before, in the cache
-MIN_RESENT: Final = 512  # tokens that could have been found
+MIN_RESENT: Final = 256  # tokens that could have been found
 _SPECIAL: Final = frozenset(r"\.+*?()|[]{}^$")
 
 

@@ -52,11 +52,12 @@ def check_deaths(facts: Facts) -> Finding | None:
     deaths = [after for before, after in pairwise(states) if (before.detail, after.detail) == ("resident", "loading")]
     if not deaths:
         return None
+    times = "1 time" if len(deaths) == 1 else f"{len(deaths)} times"
     return Finding(
         check="engine-died",
         title="The engine died",
         evidence=[
-            f"{len(deaths)} times in {span(facts.hours)}, by the ledger's events (none is usual); the last time "
+            f"{times} in {span(facts.hours)}, by the ledger's events (none is usual); the last time "
             f"{seconds(max(0.0, facts.at - deaths[-1].at))} ago"
         ],
         cause="A crash of llama.cpp or its driver, or something killed the process (the system, when memory runs out).",
