@@ -196,7 +196,7 @@ class Service:
         return Prepared(
             [prompt.token_ids],
             text.sampling(ask, len(prompt.token_ids), grammar),
-            partial(text.chat_output, ask.stop, chat),
+            partial(text.chat_output, ask.stop, chat, ignores_end=ask.sampling.ignore_eos),
             partial(text.parser, chat, begins_in_reasoning=begins_in_reasoning),
         )
 

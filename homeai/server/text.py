@@ -79,7 +79,7 @@ class Text:
         return [
             *self.unused,
             f"scheduler.max_model_len is {self.max_model_len}, but the model was trained for {self.n_ctx_train} "
-            "tokens: answers to longer texts may make no sense"
+            "tokens: answers to longer texts may make no sense",
         ]
 
     @property
@@ -240,9 +240,10 @@ class Text:
     def completion_output(self, stop: Sequence[str], min_indent: int = 0) -> OutputText:
         return OutputText(self._vocabulary.piece, stop, min_indent=min_indent)
 
-    def chat_output(self, stop: Sequence[str], chat: Chat) -> OutputText:
-        """A model without a template of its own needs our transcript's stop strings beside the client's."""
-        stops = [*stop, *self._renderer.stop_for(chat)]
+    def chat_output(self, stop: Sequence[str], chat: Chat, *, ignores_end: bool = False) -> OutputText:
+        """A model without a template of its own needs our transcript's stop strings beside the client's. They stand for
+        its end token: who ignores that goes on behind them."""
+        stops = [*stop, *(() if ignores_end else self._renderer.stop_for(chat))]
         return OutputText(self._chat_piece, stops, skip_space=bool(self._renderer.default_stop))
 
     def parser(self, chat: Chat, *, begins_in_reasoning: bool) -> AnswerParser:

@@ -214,7 +214,7 @@ def narrow(start_daemon: Callable[..., Daemon]) -> Found:
     house = House(start_daemon(ONE_THREAD, *settings))
     for number in range(6):
         house.complete("ana", f"A short question {number}", 1)
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(50) as pool:
         for number in range(4):
             reading = pool.submit(house.complete, "reader", [2, 1000 + number, *document(520)])
             eventually(lambda: house.is_asked_by("reader"))
@@ -222,8 +222,8 @@ def narrow(start_daemon: Callable[..., Daemon]) -> Found:
             reading.result().raise_for_status()
             beside.result().raise_for_status()
         while waited_s(house, "sequence_slot") < 25 or house.get("/api/status")["totals"]["rejected"] < 6:
-            tasks = [pool.submit(house.complete, f"guest {i}", f"Hello {i}", 6) for i in range(20)]
-            tasks += [pool.submit(house.complete, "editor", f"def f{i}", 6) for i in range(9)]
+            tasks = [pool.submit(house.complete, f"guest {i}", f"Hello {i}", 4) for i in range(40)]
+            tasks += [pool.submit(house.complete, "editor", f"def f{i}", 4) for i in range(9)]
             for task in tasks:
                 task.result()
     return house.examined()
@@ -263,7 +263,7 @@ def small(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_engine_that_is_held_up_while_requests_are_there_is_an_idle_device(small: House) -> None:
     (engine,) = small.daemon.engines
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(small.complete, "ana", "Once upon a time", 100)
+        answer = pool.submit(small.complete, "ana", "Once upon a time", 60)
         eventually(lambda: small.is_asked_by("ana"))
         engine.send_signal(signal.SIGSTOP)
         try:

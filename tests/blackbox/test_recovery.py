@@ -74,7 +74,7 @@ async def test_text_goes_on_as_it_would_have(mortal: Daemon) -> None:
 async def test_whole_answers_and_those_in_prefill_or_waiting_are_served_too(mortal: Daemon) -> None:
     async with mortal.async_client() as client:
         whole = asyncio.create_task(client.post(COMPLETIONS, json=exactly(60)))
-        reading = Stream(client, exactly(5, document(3000)), source="reading")
+        reading = Stream(client, exactly(5, document(1500)), source="reading")
         running = [Stream(client, exactly(200)) for _ in range(6)]
         await eventually_async(lambda: mortal.status()["batch"]["num_running"] == 8)
         waiting = Stream(client, exactly(4), source="waiting")

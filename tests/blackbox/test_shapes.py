@@ -100,7 +100,7 @@ def test_long_stream_ends_with_done_h4(daemon: Daemon) -> None:
 
 def test_stream_is_silent_only_as_long_as_was_asked_for(daemon: Daemon) -> None:
     """A comment that every client skips, while a long prompt is read; none where nothing is awaited."""
-    body = {"prompt": document(1500), "max_tokens": 1, "stream": True, "cache_prompt": False}
+    body = {"prompt": document(1000), "max_tokens": 1, "stream": True, "cache_prompt": False}
     assert b"\n\n:\n\n" in b"\n\n" + post(daemon, body | {"sse_ping_interval": 0.1}).content
     assert b":\n\n" not in post(daemon, ONE_TOKEN | {"stream": True}).content.replace(b"data:", b"")
 
@@ -275,7 +275,7 @@ def test_timings_and_usage_come_with_every_chunk_when_asked_for(daemon: Daemon, 
 
 
 @pytest.mark.parametrize(
-    "body", [{"prompt": document(1500)}, {"messages": ONE_WORD["messages"]}], ids=["long", "short"]
+    "body", [{"prompt": document(1000)}, {"messages": ONE_WORD["messages"]}], ids=["long", "short"]
 )
 def test_progress_of_a_prompt_is_told_before_its_first_token(daemon: Daemon, body: dict[str, object]) -> None:
     asked = body | {"max_tokens": 1, "stream": True, "return_progress": True, "cache_prompt": False, "ignore_eos": True}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,14 +14,17 @@ from homeai.config import load
 from homeai.errors import ConfigError
 from homeai.evaluation.bench import agenda, bundle, groups, session
 from homeai.evaluation.bench.agenda import Loads
+from homeai.evaluation.bench.client import Progress
 from homeai.evaluation.bench.conditions import Changed
 from homeai.evaluation.bench.groups import Sizes
 from homeai.evaluation.bench.html_report import page
 from homeai.evaluation.bench.records import CallRecord, Play
 from homeai.evaluation.bench.rows import Aims, Findings, Row, misses
+from homeai.evaluation.bench.run import Opened
 from homeai.evaluation.bench.score import Prices
 from homeai.evaluation.bench.session import Wish
 from homeai.evaluation.bench.store import Store
+from homeai.evaluation.bench.targets import Target
 from homeai.evaluation.bench.text_report import as_json, markdown
 from homeai.evaluation.bench.trace import Trace
 from homeai.evaluation.bench.verdict import base_row, judge
@@ -159,6 +166,36 @@ async def test_variant_under_other_conditions_is_flagged_and_not_tabled() -> Non
     assert [flag.variant for flag in findings.flags] == [second.name]
     assert "scheduler.kv_cells" in findings.flags[0].problems[0]
     assert {row.variant for row in findings.rows} == {"base line"}
+
+
+async def test_answers_that_end_before_their_length_are_said() -> None:
+    made = wish(evening())
+    (whole,) = session.variants_of(made)
+
+    @asynccontextmanager
+    async def short() -> AsyncIterator[Opened]:
+        async with whole.open() as opened:
+            yield session.Opened(Short(opened.target))
+
+    assert (await _bench(made, [whole])).notes == []
+    (note,) = (await _bench(made, [replace(whole, open=short)])).notes
+    assert note.startswith("base line: not all answers went on")
+
+
+class Short:
+    """Its last token is missing."""
+
+    memory: Final[dict[str, int]] = {}
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.conditions = target.conditions
+
+    async def play(self, trace: Trace, salt: str, on_end: Progress = lambda record: None) -> Play:
+        play = await self._target.play(trace, salt, on_end)
+        for record in play.records:
+            record.num_output_tokens -= 1
+        return play
 
 
 async def _bench(made: Wish, variants: list[session.Variant]) -> Findings:

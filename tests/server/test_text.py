@@ -189,3 +189,13 @@ def test_reasoning_goes_to_whoever_wants_it(vocabulary: Vocabulary) -> None:
     for thinks, kinds in ((None, [Reasoning, Content]), (True, [Reasoning, Content]), (False, [Content])):
         parser = text.parser(replace(question("Hi"), thinks=thinks), begins_in_reasoning=False)
         assert [type(part) for part in parser.push(answer)] == kinds
+
+
+@pytest.mark.parametrize(("ignores_end", "stopped"), [(False, "\nUser:"), (True, None)])
+def test_stop_strings_of_a_transcript_stand_for_its_end_token(
+    vocabulary, ignores_end: bool, stopped: str | None
+) -> None:
+    output = make_text(vocabulary).chat_output((), question("Where?"), ignores_end=ignores_end)
+    for token_id in vocabulary.encode("Paris\nUser: And"):
+        output.push(token_id, is_end=False)
+    assert output.stopped == stopped

@@ -104,15 +104,15 @@ class FolderVocab:
         named = {i for i in (eos, *folder.named_ids("eos_token_id")) if i is not None and 0 <= i < self.n_tokens}
         self._ends = frozenset(named.union(i for i in map(self._id, TURN_ENDS) if i in self._added))
         self.eos = eos if eos is not None else min(named, default=-1)
-        special = {added.id for added in description.added_tokens if added.special}
-        unknown = {i for i in [self._id(description.model.unk_token)] if i is not None}
-        self._control = frozenset(special | unknown | self._ends)
+        self._named = self._ends.union(added.id for added in description.added_tokens if added.special)
+        unknown = self._id(description.model.unk_token)  # which a text may well become
+        self._control = self._named | (set() if unknown is None else {unknown})
         self.special_ids = sorted(i for i in {*self._added, *self._control} if i < self.n_tokens)
 
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
         string = text.decode("utf-8", "replace")
         ids = _encoded(self._tokenizer, string, add_special=add_special)
-        if parse_special or self._control.isdisjoint(_encoded(self._tokenizer, string) if add_special else ids):
+        if parse_special or self._named.isdisjoint(_encoded(self._tokenizer, string) if add_special else ids):
             return ids
         return _encoded(self._literal, string, add_special=add_special)
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 UNKNOWN: Final = "unknown"
+FORCED: Final = "as the trace says"  # lengths of answers
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):

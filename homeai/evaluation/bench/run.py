@@ -10,9 +10,9 @@ from typing import Final, Protocol
 from homeai.evaluation.bench import groups
 from homeai.evaluation.bench.agenda import Loads, is_too_much, played, salt_of
 from homeai.evaluation.bench.client import failures
-from homeai.evaluation.bench.conditions import Changed, differences, unknowns
+from homeai.evaluation.bench.conditions import FORCED, Changed, differences, unknowns
 from homeai.evaluation.bench.groups import Sizes
-from homeai.evaluation.bench.records import CallRecord, Play
+from homeai.evaluation.bench.records import CallRecord, Ending, Play
 from homeai.evaluation.bench.rows import Findings, Flag, Load, Row
 from homeai.evaluation.bench.score import score
 from homeai.evaluation.bench.targets import Target
@@ -138,7 +138,18 @@ class Bench:
                 reasons=failures(play.records),
             )
         )
+        self._note_lengths(variant, target, trace, play)
         self.watcher.played(row, number, play)
+
+    def _note_lengths(self, variant: Variant, target: Target, trace: Trace, play: Play) -> None:
+        """An answer that ends before its length makes throughput and times smaller, and no two plays alike."""
+        num_short = sum(
+            record.ending is Ending.COMPLETED and record.num_output_tokens < call.max_tokens
+            for record, call in zip(play.records, trace.calls, strict=True)
+        )
+        note = f"{variant.name}: not all answers went on for as long as the trace says; its figures are not comparable"
+        if target.conditions.lengths == FORCED and num_short and note not in self.findings.notes:
+            self.findings.notes.append(note)
 
     def _row(self, variant: Variant, load: Load) -> Row:
         key = (variant.name, load)

@@ -18,7 +18,7 @@ from homeai.errors import HomeAIError
 from homeai.evaluation import simulate, simulator
 from homeai.evaluation.bench import client
 from homeai.evaluation.bench.client import Manners, Progress
-from homeai.evaluation.bench.conditions import Conditions
+from homeai.evaluation.bench.conditions import FORCED, Conditions
 from homeai.evaluation.bench.dialects import DIALECTS, Wording
 from homeai.evaluation.bench.identity import Identity, identify
 from homeai.evaluation.bench.records import CallRecord, Counters, Ending, Play, Reading
@@ -93,7 +93,7 @@ class Server:
             context=known.context,
             hardware=known.hardware,
             api=self._dialect.path,
-            lengths="as the trace says" if self._forces_length else "as the model ends",
+            lengths=FORCED if self._forces_length else "as the model ends",
             settings=known.settings | self._settings,
         )
 
@@ -186,7 +186,7 @@ class Simulation:
             context=str(self._limits.max_model_len),
             hardware=self._cost.label,
             api="none",
-            lengths="as the trace says",
+            lengths=FORCED,
             settings=self._settings,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
+    PreTrainedModel,
     Qwen3Config,
 )
 
@@ -96,11 +98,16 @@ def start_runner(path: Path, **changes: object) -> TorchRunner:
     return load(path, create_engine_config(path, **defaults | changes), lambda fraction: None)
 
 
+@functools.cache
+def reference(path: Path) -> PreTrainedModel:
+    """The same model as transformers computes it, with nothing of ours in it."""
+    return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+
+
 def reference_logits(path: Path, token_ids: Sequence[int]) -> np.ndarray:
-    """[tokens, vocabulary], by transformers' own forward pass over the whole text."""
+    """[tokens, vocabulary], by one forward pass over the whole text."""
     with torch.inference_mode():
-        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
-        return model(torch.tensor([list(token_ids)])).logits[0].float().numpy()
+        return reference(path)(torch.tensor([list(token_ids)])).logits[0].float().numpy()
 
 
 def text(num_tokens: int, seed: int = 0) -> list[int]:
@@ -116,6 +123,9 @@ class Driver:
     """Hands a runner plans as a scheduler would, with the text given, and keeps the logits of every output."""
 
     def __init__(self, runner: TorchRunner) -> None:
+        """Whatever the runner held is dropped."""
+        for seq_id in range(runner.limits.num_seqs):
+            runner._tables.drop(seq_id)
         self.runner = runner
         self.texts: dict[str, list[int]] = {}
         self.num_computed: dict[str, int] = {}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from homeai.backends.torch.runner import TorchRunner
 from homeai.clock import VirtualClock
@@ -21,7 +21,7 @@ from homeai.request import FinishReason, Request, SampledToken, SamplingParams
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
 from homeai.scheduling.plan import KVOpKind
-from tests.backends.torch.factories import VOCAB_SIZE, model_of, start_runner, text
+from tests.backends.torch.factories import VOCAB_SIZE, model_of, reference, start_runner, text
 from tests.scheduling.factories import WEIGHTS, create_scheduler
 
 DELTA = 1e-3  # a near-tie may fall the other way
@@ -112,7 +112,7 @@ def path(model_folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(path: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    return reference(path)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["swa_full", "window_only"])

@@ -6,20 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from homeai.backends.torch.runner import TorchRunner
 from homeai.scheduling.plan import KVOp, KVOpKind
 from tests.backends.torch.factories import CAPPED, FAMILIES, WINDOW, WITH_SINKS, Driver, model_of, start_runner, text
 
 DROP, TRUNCATE, SHARE, SAVE, RESTORE, FORGET = KVOpKind
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES)
 def path(request: pytest.FixtureRequest, model_folder: Path) -> Path:
     return model_of(request.param, model_folder)
 
 
-@pytest.fixture(params=[True, False], ids=["swa_full", "window_only"])
-def driver(request: pytest.FixtureRequest, path: Path) -> Driver:
-    return Driver(start_runner(path, swa_full=request.param))
+@pytest.fixture(scope="module", params=[True, False], ids=["swa_full", "window_only"])
+def runner(request: pytest.FixtureRequest, path: Path) -> TorchRunner:
+    return start_runner(path, swa_full=request.param)
+
+
+@pytest.fixture
+def driver(runner: TorchRunner) -> Driver:
+    return Driver(runner)
 
 
 def test_prompt_in_chunks_and_then_token_by_token(path: Path, driver: Driver) -> None:
