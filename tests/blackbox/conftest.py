@@ -1,4 +1,7 @@
-"""A browser, and the JavaScript packages that tests/js/package-lock.json names: each once for all tests here."""
+"""A browser, and the JavaScript packages that tests/js/package-lock.json names: each once for all tests here.
+
+`pytest --backend torch tests/blackbox`: the same rules, kept by the torch backend.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.blackbox.browsing import CHROMIUM, FLAGS, PATIENCE_MS
+from tests.torch_model import fim_torch_model
 
 SCRIPTS = Path(__file__).parent.parent / "js"
 INSTALL_TIMEOUT_S = 300
@@ -67,3 +71,21 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="session")
+def model_path(request: pytest.FixtureRequest) -> Path:
+    """The default model, as the backend wants it."""
+    backend = request.config.getoption("--backend")
+    path: Path = request.getfixturevalue("torch_path" if backend == "torch" else "gguf_path")
+    return path
+
+
+@pytest.fixture(scope="session")
+def fim_model_path(
+    request: pytest.FixtureRequest, model_path: Path, fim_model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A model that fills gaps, as the backend wants it."""
+    if request.config.getoption("--backend") == "torch":
+        return fim_torch_model(model_path, tmp_path_factory.mktemp("fim"))
+    return fim_model_path

@@ -84,7 +84,7 @@ def canary(number: int) -> tuple[str, str]:
     """A word that nobody else has, and a text that goes on with it."""
     rng = random.Random(number)
     word = "".join(rng.choice(LETTERS) + rng.choice("aeiou") for _ in range(4))
-    return word, f"{word} " * 40 + word
+    return word, f"{word} " * 24 + word
 
 
 @pytest.mark.parametrize("layout", ["unified", "partitioned"])
@@ -92,12 +92,12 @@ async def test_canaries_survive_a_full_cache_and_parking(start_daemon: Callable[
     """I2, H19: far more text than cells, urgent requests that park the others, and nobody gets a foreign word."""
     daemon = start_daemon(
         f"scheduler.kv_layout={layout}",
-        f"scheduler.kv_cells={1400 if layout == 'unified' else 2400}",
+        f"scheduler.kv_cells={900 if layout == 'unified' else 1600}",
         "scheduler.max_num_seqs=4",
         "sources=[{name: v, class: voice, match: {header: [v]}}, {name: b, class: background, match: {header: [b]}}]",
         "classes.voice.ttft_target_s=0.01",
     )
-    canaries = [canary(number) for number in range(20)]
+    canaries = [canary(number) for number in range(14)]
     undisturbed = []
     for word, text in canaries:
         answer = ask(daemon, exactly(12, text) | {"cache_prompt": False})
@@ -106,9 +106,9 @@ async def test_canaries_survive_a_full_cache_and_parking(start_daemon: Callable[
         streams = []
         for i, (_, text) in enumerate(canaries):
             source = "v" if i % 3 == 0 else "b"
-            streams.append(Stream(client, exactly(120 if source == "b" else 40, text), source=source))
+            streams.append(Stream(client, exactly(60 if source == "b" else 30, text), source=source))
             if i % 4 == 3:
-                await asyncio.sleep(1.0)
+                await streams[i - 2].begun()
         texts = [(await stream.ended()).text for stream in streams]
     words = {word for word, _ in canaries}
     for (word, _), alone, text in zip(canaries, undisturbed, texts, strict=True):

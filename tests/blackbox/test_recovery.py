@@ -25,7 +25,7 @@ FORTY = exactly(40, "Once upon a time", cache_prompt=False)
 @pytest.fixture(scope="module")
 def mortal(start_daemon: Callable[..., Daemon]) -> Daemon:
     """Its engine gets killed, it stays."""
-    return start_daemon(f"residency.max_restarts={10 * NUM_KILLS}")
+    return start_daemon(f"residency.max_restarts={10 * NUM_KILLS}", "classes.interactive.queue_timeout_s=600")
 
 
 def num_restarts_seen(daemon: Daemon, engine: psutil.Process) -> bool:

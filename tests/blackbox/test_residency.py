@@ -25,7 +25,8 @@ READINGS = ("/health", "/health/ready", "/metrics", "/api/status", "/v1/models",
 
 @pytest.fixture(scope="module")
 def house(start_daemon: Callable[..., Daemon]) -> Daemon:
-    return start_daemon("residency.drain_timeout_s=300", "model.num_threads=1")
+    patient = "residency.drain_timeout_s=300", "classes.interactive.queue_timeout_s=600"
+    return start_daemon(*patient, "model.num_threads=1")
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ class _Recorded:
 
 
 class DecodeGraphs:
-    """Records each size when it first comes."""
+    """One recording for each size, made by `warm_up` or when it first comes."""
 
     def __init__(
         self,
@@ -111,6 +111,11 @@ class DecodeGraphs:
         self._sizes = padded_sizes(max_num_rows)
         self._recorded: dict[int, _Recorded] = {}
         self._nobodys = Piece(0, np.zeros(1, np.int32), 1, [[block] for block in kv.scratch])
+
+    def warm_up(self) -> None:
+        """All sizes, the largest first: the smaller ones find their memory in its."""
+        for size in reversed(self._sizes):
+            self.forward([self._nobodys] * size)
 
     def forward(self, pieces: Sequence[Piece]) -> tuple[StepBatch, torch.Tensor] | None:
         """The batch and its logits, row i those of piece i; None for a batch that is no plain decode."""

@@ -78,7 +78,10 @@ class TorchRunner:
         return self._limits
 
     def warm_up(self) -> None:
-        """Touch every weight once, so that the first request does not wait for it."""
+        """Touch every weight and record every graph once, so that the first requests do not wait for it."""
+        if self._graphs is not None:
+            with torch.inference_mode():
+                self._graphs.warm_up()
         token_ids = np.zeros(1, np.int32)
         self._extend([(0, 1)])
         self._forward([Piece(0, token_ids, 1, self._blocks(0))])

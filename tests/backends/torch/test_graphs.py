@@ -51,6 +51,12 @@ def test_filled_up_batches_give_the_same_logits(family: str, model_folder: Path)
     driver.check(path, "r0", "r1", "r2", "r3")
 
 
+def test_all_sizes_are_recorded_before_the_first_request(model_folder: Path) -> None:
+    recorded: list[int] = []
+    with_graphs(model_of("llama", model_folder), recorded).runner.warm_up()
+    assert recorded == [4, 2, 1]
+
+
 def test_sizes_waste_little() -> None:
     assert padded_sizes(1) == [1]
     assert padded_sizes(6) == [1, 2, 4, 6]
