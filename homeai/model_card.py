@@ -13,6 +13,7 @@ Value = str | int | float | bool
 class ModelCard:
     """`digest` is `model_digest`'s. `metadata` has the names that a GGUF gives it, without lists."""
 
+    file_format: str  # gguf | safetensors
     architecture: str
     quantization: str
     num_params: int

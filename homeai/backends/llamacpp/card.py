@@ -21,6 +21,7 @@ def read_card(model: Model) -> ModelCard:
     stat = model.path.stat()
     metadata = {key: _value(key, text) for key, text in sorted(model.metadata().items()) if key != TEMPLATE}
     return ModelCard(
+        file_format="gguf",
         architecture=str(metadata.get("general.architecture", "unknown")),
         quantization=_file_type(metadata.get("general.file_type")),
         num_params=model.num_params,

@@ -104,6 +104,7 @@ class ModelFolder:
         stats = [path.stat() for path in weights]
         architecture = str(self.config.get("model_type", "unknown"))
         return ModelCard(
+            file_format="safetensors",
             architecture=architecture,
             quantization=self._quantization(),
             num_params=sum(tensor.num_values for tensor in self.tensors.values()),

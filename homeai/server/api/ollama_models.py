@@ -74,7 +74,7 @@ def _details(text: Text) -> Value:
     card = text.card
     return {
         "parent_model": "",
-        "format": "gguf",
+        "format": card.file_format,
         "family": card.architecture,
         "families": [card.architecture],
         "parameter_size": parameter_size(card.num_params),

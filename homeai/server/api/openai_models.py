@@ -88,7 +88,7 @@ def _lm_studio_model(service: Service, text: Text) -> Value:
         "type": "llm",
         "publisher": "homeai",
         "arch": text.card.architecture,
-        "compatibility_type": "gguf",
+        "compatibility_type": text.card.file_format,
         "quantization": text.card.quantization,
         "state": "loaded" if service.supervisor.ready else "not-loaded",
         "max_context_length": text.max_model_len,
