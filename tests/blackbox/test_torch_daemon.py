@@ -53,7 +53,8 @@ def test_folder_is_served_and_said(daemon: Daemon, torch_path: Path) -> None:
         (model,) = client.get("/v1/models").json()["data"]
         assert model["id"] == torch_path.name
         shown = client.post("/api/show", json={"model": torch_path.name}).json()
-    assert shown["details"]["quantization_level"] == "BF16"
+    details = shown["details"]
+    assert (details["format"], details["quantization_level"]) == ("safetensors", "BF16")
     assert shown["model_info"]["general.parameter_count"] == 268_098_176
 
 
