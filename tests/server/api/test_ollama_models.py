@@ -13,6 +13,7 @@ from homeai.server.api.ollama_models import capabilities, parameter_size, runnin
 from homeai.server.text import Text
 
 CARD = SimpleNamespace(
+    file_format="gguf",
     architecture="qwen3",
     quantization="Q4_K_M",
     num_params=7_600_000_000,
