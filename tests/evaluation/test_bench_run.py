@@ -138,6 +138,14 @@ async def test_rounds_measure_the_same_rows_again() -> None:
     assert watcher.done_s == pytest.approx(watcher.expected_s)  # the bar ends at its end
 
 
+async def test_replay_at_once_is_so_short_that_it_is_played_three_times_a_round() -> None:
+    made, silent = wish(evening(), loads=Loads((1.0,), None, (2,))), Silent()
+    findings = await session.bench(made, CONFIG, None, silent)
+    assert silent.num_answered == len(made.trace.calls) + 3 * 2
+    assert [len(row.scores) for row in findings.rows] == [1, 1]
+    assert silent.done_s == silent.expected_s
+
+
 async def test_rows_are_named_by_what_was_changed() -> None:
     changed = agenda.variants([], ["scheduler.max_num_seqs=2,16", "scheduler.kv_layout=partitioned"])
     findings = await run(wish(evening(), changed=changed))

@@ -17,6 +17,7 @@ from homeai.evaluation.bench.trace import Trace
 MODES: Final = ("continuous", "static", "window", "single")
 RATES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 OVERLAPS: Final = (1, 2, 4, 8)
+OVERLAP_REPEATS: Final = 3  # medians count
 # One control at a time: values on both sides of the defaults. Each is changed alone.
 CONTROLS: Final = (
     "scheduler.max_num_batched_tokens=256,1024",
@@ -82,6 +83,11 @@ def is_too_much(row: Row, aims: Aims) -> bool:
     return bool(misses(row.score, aims)) or figures.completed_rps < 0.5 * figures.offered_rps
 
 
-def salt_of(bench_salt: str, load: Load, round_number: int) -> str:
-    """Other words for every load and round, the same for every variant."""
-    return f"{bench_salt}{load.kind[0]}{load.value:g}r{round_number}"
+def repeats_of(load: Load) -> int:
+    """In a round. A replay at once is over in a second or two, and so short a time is as long as a machine's hiccup."""
+    return OVERLAP_REPEATS if load.kind == "overlap" else 1
+
+
+def salt_of(bench_salt: str, load: Load, round_number: int, repeat: int = 0) -> str:
+    """Other words for every load, round and repeat, the same for every variant."""
+    return f"{bench_salt}{load.kind[0]}{load.value:g}r{round_number}" + (f".{repeat}" if repeat else "")

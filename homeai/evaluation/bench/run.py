@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from homeai.evaluation.bench import groups
-from homeai.evaluation.bench.agenda import Loads, is_too_much, played, salt_of
+from homeai.evaluation.bench.agenda import Loads, is_too_much, played, repeats_of, salt_of
 from homeai.evaluation.bench.client import failures
 from homeai.evaluation.bench.conditions import FORCED, Changed, differences, unknowns
 from homeai.evaluation.bench.groups import Sizes
 from homeai.evaluation.bench.records import CallRecord, Ending, Play
 from homeai.evaluation.bench.rows import Findings, Flag, Load, Row
-from homeai.evaluation.bench.score import score
+from homeai.evaluation.bench.score import Score, median_of, score
 from homeai.evaluation.bench.targets import Target
 from homeai.evaluation.bench.trace import Trace
 
@@ -124,22 +124,27 @@ class Bench:
         return [*spike, *(Load("overlap", count) for count in self.loads.overlaps)]
 
     async def _play(self, variant: Variant, target: Target, load: Load, number: int) -> None:
-        trace = self._trace(load)
+        trace, repeats = self._trace(load), repeats_of(load)
         row = self._row(variant, load)
-        self.watcher.plays(row, number, len(trace.calls), self._expected_s(load))
-        play = await target.play(trace, salt_of(self.findings.salt, load, number), self.watcher.answered)
-        row.scores.append(
-            score(
-                play,
-                offered_s=trace.duration_s,
-                weights=self.findings.weights,
-                prices=self.findings.prices,
-                spike=self.trace.spike_window(load.value) if load.kind == "spike" else None,
-                reasons=failures(play.records),
-            )
-        )
-        self._note_lengths(variant, target, trace, play)
+        self.watcher.plays(row, number, repeats * len(trace.calls), self._expected_s(load))
+        scores = []
+        for repeat in range(repeats):
+            salt = salt_of(self.findings.salt, load, number, repeat)
+            play = await target.play(trace, salt, self.watcher.answered)
+            self._note_lengths(variant, target, trace, play)
+            scores.append(self._score(play, trace, load))
+        row.scores.append(median_of(scores))
         self.watcher.played(row, number, play)
+
+    def _score(self, play: Play, trace: Trace, load: Load) -> Score:
+        return score(
+            play,
+            offered_s=trace.duration_s,
+            weights=self.findings.weights,
+            prices=self.findings.prices,
+            spike=self.trace.spike_window(load.value) if load.kind == "spike" else None,
+            reasons=failures(play.records),
+        )
 
     def _note_lengths(self, variant: Variant, target: Target, trace: Trace, play: Play) -> None:
         """An answer that ends before its length makes throughput and times smaller, and no two plays alike."""
@@ -163,7 +168,7 @@ class Bench:
         return played(self.trace, load, self.findings.seed, self.sizes)
 
     def _expected_s(self, load: Load) -> float:
-        return self._trace(load).duration_s + SETTLE_S
+        return repeats_of(load) * (self._trace(load).duration_s + SETTLE_S)
 
     def _warm_up(self) -> Trace:
         """Short calls at once: the first one of a fresh process is slower than all others, and a scheduler that learns
