@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from homeai.backends.llamacpp.drafts import DRAFT_SIZES, NGRAM_SIZE, Drafter, Lookup, StepCosts
+from homeai.backends.shared.drafts import DRAFT_SIZES, NGRAM_SIZE, Drafter, Lookup, StepCosts
 
 
 def continuation_by_search(text: list[int], count: int) -> list[int]:

@@ -53,7 +53,7 @@ def json_grammar(schema: Any) -> Grammar:
 def runner(model_path: Path) -> Iterator[LlamaCppRunner]:
     config = create_engine_config(model_path, num_kv_cells=4096, max_drafts=MAX_DRAFTS)
     runner = load(config, lambda fraction: None)
-    runner._costs = FreeSteps()
+    runner._guesses.costs = FreeSteps()
     yield runner
     runner.close()
 
@@ -343,13 +343,13 @@ def test_grammar_that_came_before_is_there_at_once(runner: LlamaCppRunner) -> No
 
 def test_few_grammars_are_remembered(runner: LlamaCppRunner) -> None:
     for i in range(MAX_REMEMBERED + 5):
-        runner._grammars.start(Grammar(f'start: "{i}"\n')).result()
-    assert len(runner._grammars._compiled) == MAX_REMEMBERED
-    assert not runner._grammars.start(Grammar('start: "0"\n')).done()
+        runner._live._grammars.start(Grammar(f'start: "{i}"\n')).result()
+    assert len(runner._live._grammars._compiled) == MAX_REMEMBERED
+    assert not runner._live._grammars.start(Grammar('start: "0"\n')).done()
 
 
 def test_texts_of_one_grammar_do_not_disturb_each_other(runner: LlamaCppRunner) -> None:
-    one, other = (runner._grammars.start(YES_OR_NO).result() for _ in range(2))
+    one, other = (runner._live._grammars.start(YES_OR_NO).result() for _ in range(2))
     one.advance(encode(runner._model, "yes")[-1])
     assert len(ids_of(one)) == len(runner.limits.end_token_ids)
     assert len(ids_of(other)) > 3

@@ -19,7 +19,7 @@ import pytest
 
 from homeai.backends.llamacpp.binding import Model, supports_gpu
 from homeai.backends.llamacpp.runner import LlamaCppRunner, load, resolve_device
-from homeai.backends.llamacpp.tokens import TokenBuffer
+from homeai.backends.shared.tokens import TokenBuffer
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine, Step
 from homeai.errors import DeviceUnavailable, ModelLoadError

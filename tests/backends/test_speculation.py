@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from homeai.backends.llamacpp.drafts import StepCosts
 from homeai.backends.llamacpp.runner import LlamaCppRunner, load
+from homeai.backends.shared.drafts import StepCosts
 from homeai.scheduling.plan import KVOp, KVOpKind
 from tests.backends.factories import Cells, Driver, encode, long_text
 from tests.engine.factories import create_engine_config
@@ -36,7 +36,7 @@ def start(model_path: Path) -> Iterator[Callable[..., Driver]]:
     def start_(**changes: object) -> Driver:
         defaults: dict[str, object] = {"max_num_seqs": 4, "num_kv_cells": 2048, "max_drafts": MAX_DRAFTS}
         runners.append(load(create_engine_config(model_path, **defaults | changes), lambda fraction: None))
-        runners[-1]._costs = FreeSteps()
+        runners[-1]._guesses.costs = FreeSteps()
         return Driver(runners[-1])
 
     yield start_

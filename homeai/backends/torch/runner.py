@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 import torch
 
+from homeai.backends.shared.guesses import Guesses
+from homeai.backends.shared.live import LiveRequests
+from homeai.backends.shared.work import Work, work_out_grammars
 from homeai.backends.torch.attention import Attention
 from homeai.backends.torch.batch import Piece, StepBatch, step_batch
 from homeai.backends.torch.device_sampler import ASK_HOST, DeviceSampler
 from homeai.backends.torch.graphs import DecodeGraphs
-from homeai.backends.torch.guesses import Guesses
 from homeai.backends.torch.kv import PagedKV
 from homeai.backends.torch.layout import Uploader
-from homeai.backends.torch.live import Live, Rows, Work
 from homeai.backends.torch.model import Model
 from homeai.backends.torch.ops import KVOperations
+from homeai.backends.torch.rows import Rows
 from homeai.backends.torch.tables import BlockTables, Copy
 from homeai.engine.runner import RunnerLimits
 from homeai.errors import GrammarFailed
 from homeai.messages import EngineConfig
 from homeai.request import Request, SampledToken
-from homeai.sampling.grammar import GrammarState
 from homeai.sampling.grammars import Grammars
 from homeai.sampling.sampler import BatchSampler
 from homeai.scheduling.plan import Chunk, KVOpResult, StepPlan, StepResult
@@ -55,7 +54,6 @@ class TorchRunner:
         self.model_bytes = model.size_bytes
         self.kv_bytes = kv.num_bytes
         self._model = model
-        self._vocab = vocab
         self._kv = kv
         self._tables = tables
         self._attention = attention
@@ -68,10 +66,12 @@ class TorchRunner:
         self._device_sampler = (
             None if is_on_host else DeviceSampler(model.num_tokens, limits.end_token_ids, model.device)
         )
-        self._guesses = Guesses(limits)
-        self._grammars = Grammars(vocab, limits.end_token_ids)
-        self._started: dict[str, Future[GrammarState]] = {}  # of requests that are prepared and not added yet
-        self._live: dict[str, Live] = {}
+        self._guesses = Guesses(
+            max_tokens=limits.max_num_batched_tokens,
+            max_outputs=limits.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+        )
+        self._live = LiveRequests(Grammars(vocab, limits.end_token_ids), partial(vocab.piece, special=False))
 
     @property
     def limits(self) -> RunnerLimits:
@@ -88,24 +88,13 @@ class TorchRunner:
         self._tables.drop(0)
 
     def prepare(self, request: Request, on_prepared: Callable[[], None]) -> bool:
-        if request.sampling.grammar is None:
-            return True
-        started = self._started[request.request_id] = self._grammars.start(request.sampling.grammar)
-        if not started.done():
-            started.add_done_callback(lambda _: on_prepared())
-            return False
-        return True
+        return self._live.prepare(request, on_prepared)
 
     def add(self, request: Request) -> None:
-        started = self._started.pop(request.request_id, None)
-        if started is None and request.sampling.grammar is not None:
-            started = self._grammars.start(request.sampling.grammar)
-        grammar = started.result() if started is not None else None
-        self._live[request.request_id] = Live(request, grammar, partial(self._vocab.piece, special=False))
+        self._live.add(request)
 
     def remove(self, request_id: str) -> None:
-        self._live.pop(request_id, None)
-        self._started.pop(request_id, None)
+        self._live.remove(request_id)
 
     def execute(self, plan: StepPlan) -> StepResult:
         started_at = time.perf_counter()
@@ -133,9 +122,7 @@ class TorchRunner:
         )
 
     def close(self) -> None:
-        self._live.clear()
-        self._started.clear()
-        self._grammars.close()
+        self._live.close()
 
     # ---- the forward pass ------------------------------------------------------------------------
 
@@ -155,7 +142,7 @@ class TorchRunner:
             )
         self._extend([(work.chunk.seq_id, work.num_tokens) for work in works])
         batch, logits = self._forward([self._piece(work) for work in works])
-        self._work_out_grammars(works)
+        work_out_grammars(works)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         for work in works:
@@ -189,14 +176,6 @@ class TorchRunner:
             step = self._uploader.upload(batch)
             self._attention.plan(step)
             return batch, self._model.forward(step, self._attention)
-
-    def _work_out_grammars(self, works: Sequence[Work]) -> None:
-        """What each grammar allows next, while a GPU computes."""
-        for work in works:
-            grammar = work.live.sampler.grammar
-            if grammar is not None and work.num_outputs:
-                with contextlib.suppress(GrammarFailed):  # its draw finds the same
-                    grammar.allowed()
 
     # ---- draws -----------------------------------------------------------------------------------
 
@@ -238,13 +217,7 @@ class TorchRunner:
                 live.append(drawn)
                 return [SampledToken(drawn)]
             host = logits[first : first + 1 + len(drafts)].cpu().numpy()
-            for row in range(1 + len(drafts)):
-                token = self._sampler.draw(host, row, live.sampler, live.num_output_tokens)
-                is_end = self._is_end(live, token.token_id)
-                live.append(token.token_id)
-                tokens.append(token)
-                if is_end or len(tokens) > len(drafts) or drafts[len(tokens) - 1] != token.token_id:
-                    break
+            tokens = rows.work.draw(self._sampler, host, 0, self._limits.end_token_ids)
         except GrammarFailed as error:
             failed[chunk.request_id] = str(error)
             tokens = []
@@ -254,11 +227,6 @@ class TorchRunner:
             assert is_cut, f"the guesses in sequence {chunk.seq_id} cannot be taken back"
             self._tables.settle(chunk.seq_id, live.tokens)
         return tokens
-
-    def _is_end(self, live: Live, token_id: int) -> bool:
-        params = live.sampler.params
-        must_go_on = params.ignore_eos or live.num_output_tokens < params.min_tokens
-        return token_id in self._limits.end_token_ids and not (must_go_on and params.grammar is None)
 
 
 def _nothing_computed(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from homeai.backends.llamacpp.tokens import TokenBuffer
+from homeai.backends.shared.tokens import TokenBuffer
 from homeai.backends.torch.blocks import BLOCK_TOKENS, ROOT_KEY, BlockPool, Key, chain, num_blocks_for
 
 HOLE: Final = -1

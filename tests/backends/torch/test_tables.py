@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from homeai.backends.llamacpp.tokens import TokenBuffer
+from homeai.backends.shared.tokens import TokenBuffer
 from homeai.backends.torch.blocks import BLOCK_TOKENS
 from homeai.backends.torch.sizing import Demand, GroupSize, cache_size, largest_cells
 from homeai.backends.torch.tables import HOLE, BlockTables, Copy, Group

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from homeai.backends.llamacpp.drafts import StepCosts
-from homeai.backends.torch.live import Work
-from homeai.engine.runner import RunnerLimits
+from homeai.backends.shared.drafts import StepCosts
+from homeai.backends.shared.work import Work
 
 
 class Guesses:
-    """Owns what a longer step was seen to cost."""
+    """Owns what a longer step was seen to cost, in `costs`.
 
-    def __init__(self, limits: RunnerLimits) -> None:
-        self._limits = limits
-        self._costs = StepCosts()
+    max_tokens, max_outputs: of a step, and rows of logits in it. max_model_len: tokens of a request.
+    """
 
-    def observe(self, works: Sequence[Work], seconds: float) -> None:
+    def __init__(self, *, max_tokens: int, max_outputs: int, max_model_len: int) -> None:
+        self.costs = StepCosts()
+        self._max_tokens = max_tokens
+        self._max_outputs = max_outputs
+        self._max_model_len = max_model_len
+
+    def observe(self, works: list[Work], seconds: float) -> None:
         """A step took so long. Only those count in which every token had logits."""
         num_tokens = sum(work.num_tokens for work in works)
         if num_tokens == sum(work.num_outputs for work in works):
-            self._costs.observe(num_tokens, seconds)
+            self.costs.observe(num_tokens, seconds)
 
     def added(self, works: list[Work]) -> list[Work]:
         """The same with the guesses that are worth computing."""
@@ -31,9 +33,13 @@ class Guesses:
         num_drafts = 0
         guessed: list[Work] = []
         for work in works:
-            room = min(self._max_drafts(work), self._limits.max_num_batched_tokens - num_tokens - num_drafts)
+            room = min(
+                self._max_drafts(work),
+                self._max_outputs - num_rows - num_drafts,
+                self._max_tokens - num_tokens - num_drafts,
+            )
             if room > 0:
-                drafts = work.live.drafter.propose(room, num_tokens + num_drafts, num_rows, self._costs)
+                drafts = work.live.drafter.propose(room, num_tokens + num_drafts, num_rows, self.costs)
                 work = work._replace(drafts=drafts)
                 num_drafts += len(drafts)
             guessed.append(work)
@@ -45,4 +51,4 @@ class Guesses:
         if not chunk.num_outputs:
             return 0
         num_outputs_left = live.sampler.params.max_tokens - live.num_output_tokens
-        return min(chunk.num_drafts, num_outputs_left - 1, self._limits.max_model_len - len(live.tokens) - 1)
+        return min(chunk.num_drafts, num_outputs_left - 1, self._max_model_len - len(live.tokens) - 1)
