@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from homeai.scheduling.host import HostStore
 from homeai.scheduling.plan import KVOp, KVOpKind
-from homeai.scheduling.tree import Match, Node, PrefixTree, Sequence
+from homeai.scheduling.tree import Match, Node, PrefixTree, Sequence, path
 
 MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache
 MIN_KEPT_TOKENS = 32
 FADING_EVICTIONS = 64  # after so many, hits count half
 HOT_HITS = 2  # found so often, a beginning is learned: it goes last
+LEARNED_PART = 0.5  # of the room for what is kept: what is learned beyond it has no precedence over what is new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,20 +294,32 @@ class KVCache:
     def evict(self, spare: Sequence | None = None, *, whole: bool = False) -> bool:
         """Give up the kept sequence that is missed least; its cold tail first, unless its id is wanted (`whole`)."""
         candidates = self._kept - {spare} if spare is not None else self._kept
-        seq = min(candidates, key=_worth, default=None)
+        worth = _last_use if self._is_full_of_learned() else _worth
+        seq = min(candidates, key=worth, default=None)
         if seq is None:
             return False
         self.num_evictions += 1
         if self.num_evictions % FADING_EVICTIONS == 0:
             self.tree.fade(self._kept)
         head = 0 if whole or not self.config.can_share or seq.parked_by else _learned_length(seq)
-        if seq.whole_from <= head < seq.length and head >= MIN_KEPT_TOKENS:
+        if seq.whole_from <= head < seq.length and head >= MIN_KEPT_TOKENS and self._is_last_with(seq, head):
             self.truncate(seq, head)
             return True
         self._save(seq)
         self._kept.remove(seq)
         self._drop(seq)
         return True
+
+    def _is_full_of_learned(self) -> bool:
+        """What was kept last could not stay until it is asked for again."""
+        num_cells = self.num_cells if self.config.max_kept_cells is None else self.config.max_kept_cells
+        learned = {node for seq in self._kept for node in path(seq.node) if node.hits >= HOT_HITS}
+        return sum(len(node.tokens) for node in learned) > LEARNED_PART * num_cells
+
+    def _is_last_with(self, seq: Sequence, head: int) -> bool:
+        """No other one would keep its first `head` tokens."""
+        above = (node for node in path(seq.node) if node.hits >= HOT_HITS)
+        return next(above).seqs == {seq}
 
     def _save(self, seq: Sequence) -> None:
         if not (seq.parked_by or seq.node.hits) or not self._is_worth_moving(seq.length, seq.length):
@@ -348,6 +361,10 @@ NOTHING = Node([], None)  # the root of a domain that has nothing
 
 def _worth(seq: Sequence) -> tuple[bool, bool, float]:
     return seq.parked_by is not None, seq.node.hits >= HOT_HITS, seq.last_used_at
+
+
+def _last_use(seq: Sequence) -> tuple[bool, float]:
+    return seq.parked_by is not None, seq.last_used_at
 
 
 def _learned_length(seq: Sequence) -> int:

@@ -87,7 +87,7 @@ class PrefixTree:
         """Let the empty sequence be the path to `node`, which is `length` tokens long."""
         assert seq.length == 0, f"sequence {seq.seq_id} holds {seq.length} tokens already"
         seq.node, seq.length = node, length
-        for on_path in _path(node):
+        for on_path in path(node):
             on_path.seqs.add(seq)
             if seq.is_held:
                 self._hold(on_path)
@@ -112,7 +112,7 @@ class PrefixTree:
         if seq.is_held == is_held:
             return
         seq.is_held = is_held
-        for node in _path(seq.node):
+        for node in path(seq.node):
             if is_held:
                 self._hold(node)
             else:
@@ -120,20 +120,20 @@ class PrefixTree:
 
     def hit(self, seq: Sequence) -> None:
         """A request found all of it computed."""
-        for node in _path(seq.node):
+        for node in path(seq.node):
             node.hits += 1
 
     def fade(self, seqs: Iterable[Sequence]) -> None:
         """Hits of long ago count less: halve those of everything that `seqs` hold."""
-        for node in {node for seq in seqs for node in _path(seq.node)}:
+        for node in {node for seq in seqs for node in path(seq.node)}:
             node.hits //= 2
 
     def num_cells_of(self, seq: Sequence) -> float:
         """Of a held sequence; of the cells that other held ones pass through, its part."""
-        return sum(len(node.tokens) / node.num_held for node in _path(seq.node))
+        return sum(len(node.tokens) / node.num_held for node in path(seq.node))
 
     def tokens(self, seq: Sequence) -> list[int]:
-        return [token for node in reversed(_path(seq.node)) for token in node.tokens]
+        return [token for node in reversed(path(seq.node)) for token in node.tokens]
 
     def cut(self, seq: Sequence, length: int) -> None:
         """Keep the first `length` tokens of it."""
@@ -209,7 +209,7 @@ def _longest(nodes: Tokens[Node], tokens: Tokens[int], start: int, limit: int) -
     return best, best_count
 
 
-def _path(node: Node) -> list[Node]:
+def path(node: Node) -> list[Node]:
     """The nodes from `node` up, without the root."""
     nodes = []
     while node.parent is not None:

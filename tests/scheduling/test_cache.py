@@ -123,6 +123,20 @@ def test_learned_beginning_outlives_its_tails() -> None:
     assert cache.find("", [*head, 1]).length == 200
 
 
+def test_what_is_new_stays_beside_much_that_was_learned() -> None:
+    """A conversation has its next turn's beginning in the cache, however many others were found again and again."""
+    cache = create_cache(max_kept_cells=400, num_seqs=12)
+    for at in range(0, 50, 10):
+        head = text(80)
+        for now in range(at, at + 4):
+            keep(cache, text(90, head), now=float(now))
+        keep(cache, text(300), now=at + 5.0)  # their tails go
+    keep(cache, new := text(80), now=50.0)
+    assert cache.find("", [*new, 1]).length == 80
+    keep(cache, text(80), now=51.0)
+    assert cache.find("", [*new, 1]).length == 80
+
+
 def test_kept_cells_are_bounded() -> None:
     cache = create_cache(max_kept_cells=250)
     for at in range(5):

@@ -98,8 +98,11 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def test_all_lines_are_asked_once_and_a_few_at_a_time(house: House) -> None:
+    house.gate.clear()
     house.start()
     await house.submit(num_lines=20)
+    await until(lambda: len(house.in_flight) == 2)
+    house.gate.set()
     batch = await house.done()
     assert (batch.status, batch.num_completed, batch.num_input_tokens) == (Status.COMPLETED, 20, 40)
     assert house.asked == Counter(f"batch_req_1_{number}" for number in range(1, 21))
