@@ -29,7 +29,7 @@ class Admission:
         own = self._config.sources.get(request.source)
         if own is not None and self._is_capped(request, [r for r in running if r.source == request.source], own):
             return WaitReason.SOURCE_CAP
-        if mode is Mode.CONTINUOUS and self._is_being_computed(request, same_class):
+        if mode is Mode.CONTINUOUS and self.awaited(request) is not None:
             return WaitReason.SHARED_PREFIX
         if len(running) >= self._config.max_num_seqs:
             return WaitReason.SEQUENCE_SLOT
@@ -56,16 +56,17 @@ class Admission:
         wanted = sum(r.num_tokens for r in alike) + request.num_tokens
         return wanted > policy.kv_cap * self._cache.num_cells
 
-    def _is_being_computed(self, request: Request, same_class: list[Request]) -> bool:
-        """Another one computes a beginning that both have; afterwards it can be shared.
+    def awaited(self, request: Request) -> Request | None:
+        """Who computes a beginning that both have; afterwards it can be shared.
 
-        Only for one of the same class: a heavier one would wait behind a lighter one's turn.
+        Only one of the same class: a heavier one would wait behind a lighter one's turn.
         """
         prompt = request.prompt_token_ids
-        for other in same_class:
-            if not other.is_prefilling or self._batch.domain(other) != self._batch.domain(request):
+        for other in self._batch.running:
+            if other.fairness_class != request.fairness_class or not other.is_prefilling:
                 continue
             end = max(MIN_ALIKE_TOKENS, other.num_computed_tokens + MIN_AWAITED_TOKENS)
-            if end < len(prompt) and other.prompt_token_ids[:end] == prompt[:end]:
-                return True
-        return False
+            is_alike = end < len(prompt) and other.prompt_token_ids[:end] == prompt[:end]
+            if is_alike and self._batch.domain(other) == self._batch.domain(request):
+                return other
+        return None

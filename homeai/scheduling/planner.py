@@ -23,6 +23,7 @@ from homeai.scheduling.order import ServiceOrder
 from homeai.scheduling.plan import Chunk, StepPlan
 from homeai.scheduling.preemption import choose_victim, eligible_for_hurry, fewest_victims, victim_of_monopoly
 from homeai.scheduling.skips import Skips
+from homeai.scheduling.start import CommonStart
 
 MAX_REPLAYED_TOKENS = 16
 OF_A_CLASS = frozenset({WaitReason.CLASS_CAP})
@@ -38,6 +39,8 @@ class StepPlanner:
         self._budget = budget
         self._admission = Admission(config, batch, cache)
         self._order = ServiceOrder(config, share, budget, cache, batch.running)
+        self._start = CommonStart(config, batch, cache, budget, self._admission)
+        self._held: frozenset[str] = frozenset()  # classes whose first tokens are not drawn in this step
         self._skips = Skips()  # who cannot join in this step, and why
         self._window_from: float | None = None  # when the batch to come got its first request
 
@@ -56,7 +59,11 @@ class StepPlanner:
         self._make_room_for_decodes(now)
         self._plan_decodes(plan)
         self._form_batch(plan, now)
+        self._held = self._start.held_classes(mode, now)
         self._plan_prefills(plan, now)
+        if not plan.chunks and self._held:  # whom they would wait for cannot run
+            self._held = frozenset()
+            self._plan_prefills(plan, now)
         running = self._batch.running
         while not plan.chunks and len(running) > 1:
             self._park(self._victim(), WaitReason.KV_SPACE, now)
@@ -110,7 +117,9 @@ class StepPlanner:
 
     def _plan_prefills(self, plan: StepPlan, now: float) -> None:
         limit = plan.num_tokens + self._prefill_budget(plan)
-        partial = [r for r in self._batch.running if r.is_prefilling]
+        if self._plan_starts(plan, limit):
+            return
+        partial = [r for r in self._batch.running if r.is_prefilling and not _is_starting(r)]
         hurried = {r.fairness_class for r in partial if self._order.hurries(r, now)}
         while plan.num_tokens < limit:
             partial = [r for r in partial if r.status is RequestStatus.RUNNING]  # not parked meanwhile
@@ -128,6 +137,15 @@ class StepPlanner:
                 continue
             if not self._plan_prefill(plan, request, limit, heads):
                 return
+
+    def _plan_starts(self, plan: StepPlan, limit: int) -> bool:
+        """The last prompt tokens of those who waited with it for one another. Whether the step ends with them."""
+        started = []
+        for request in filter(_is_starting, self._batch.running):
+            if self._chunk_size(plan, request, limit - plan.num_tokens):
+                self._plan_chunk(plan, request, 1)
+                started.append(request)
+        return any(self._ends_step(plan, request, limit) for request in started)
 
     def _prefill_budget(self, plan: StepPlan) -> int:
         config = self._config
@@ -148,18 +166,24 @@ class StepPlanner:
 
     def _plan_prefill(self, plan: StepPlan, request: Request, limit: int, heads: Sequence[Request]) -> bool:
         """Whether the step may carry more, of `limit` tokens: it ends early for a first token that is waited for."""
+        if not self._wanted(request):  # it waits with its last token
+            return True
         left = limit - plan.num_tokens
-        if request.num_uncomputed_tokens > left and self._has_short_follower(request, heads, left // 2):
+        if self._wanted(request) > left and self._has_short_follower(request, heads, left // 2):
             left -= left // 2
         count = self._chunk_size(plan, request, left)
         if count == 0:
             return False
         self._plan_chunk(plan, request, count)
-        if not plan.chunks[-1].num_outputs or not self._config.adaptive_budget:
-            return True
+        return not (plan.chunks[-1].num_outputs and self._ends_step(plan, request, limit))
+
+    def _ends_step(self, plan: StepPlan, request: Request, limit: int) -> bool:
+        """Its first token is waited for: it comes at once instead of with the rest of the `limit` tokens."""
+        if not self._config.adaptive_budget:
+            return False
         num_decode = plan.num_decode_tokens
         full_step_s = self._budget.times.predict(limit - num_decode, num_decode, self._cache.num_used)
-        return not self._order.is_express(request, full_step_s)
+        return self._order.is_express(request, full_step_s)
 
     def _has_short_follower(self, request: Request, heads: Sequence[Request], room: int) -> bool:
         """A short prompt stands behind this long one of its source, could join, and would be done in `room` tokens."""
@@ -188,9 +212,10 @@ class StepPlanner:
         """Its prompt, and then the rest. A few output tokens are computed again one by one, as they were the first
         time: in one go their logits differ by enough to change the text more often."""
         num_replayed = request.num_output_tokens - 1
-        if not 0 < num_replayed <= MAX_REPLAYED_TOKENS:
-            return request.num_uncomputed_tokens
-        return max(request.num_prompt_tokens - request.num_computed_tokens, 1)
+        if 0 < num_replayed <= MAX_REPLAYED_TOKENS:
+            return max(request.num_prompt_tokens - request.num_computed_tokens, 1)
+        is_held = request.num_output_tokens == 0 and request.fairness_class in self._held
+        return request.num_uncomputed_tokens - int(is_held and request.sampling.max_tokens > 1)
 
     # ---- joining, and who gives way for it -------------------------------------------------------
 
@@ -269,3 +294,8 @@ class StepPlanner:
             plan.num_prefill_tokens += count
         else:
             plan.num_decode_tokens += count
+
+
+def _is_starting(request: Request) -> bool:
+    """Its prompt is read but for the last token, whose logits give its first one."""
+    return request.num_output_tokens == 0 and request.num_uncomputed_tokens == 1
