@@ -26,6 +26,7 @@ from homeai.scheduling.skips import Skips
 from homeai.scheduling.start import CommonStart
 
 MAX_REPLAYED_TOKENS = 16
+FIRST_LOOK_S = 0.03  # the first step of a request that comes alone: others of the same burst are on their way
 OF_A_CLASS = frozenset({WaitReason.CLASS_CAP})
 OF_A_SOURCE = frozenset({WaitReason.SOURCE_CAP, WaitReason.SHARED_PREFIX})
 
@@ -153,6 +154,8 @@ class StepPlanner:
             return config.max_num_batched_tokens - plan.num_decode_tokens
         targets = [config.classes[r.fairness_class].itl_target_s for r in self._batch.running if r.num_output_tokens]
         tightest = min((t for t in targets if t is not None), default=None)
+        if plan.mode is Mode.SINGLE and self._config.mode == "auto" and not self._batch.running:
+            tightest = FIRST_LOOK_S  # who comes with it may begin with it
         return self._budget.prefill_tokens(plan.num_decode_tokens, self._cache.num_used, tightest)
 
     def _heads(self, plan: StepPlan) -> Sequence[Request]:

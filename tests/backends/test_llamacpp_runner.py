@@ -19,6 +19,7 @@ import pytest
 
 from homeai.backends.llamacpp.binding import Model, supports_gpu
 from homeai.backends.llamacpp.runner import LlamaCppRunner, load, resolve_device
+from homeai.backends.llamacpp.sequences import SCRATCH
 from homeai.backends.shared.tokens import TokenBuffer
 from homeai.clock import MonotonicClock
 from homeai.engine.engine import Engine, Step
@@ -366,6 +367,33 @@ def test_aborted_request_leaves_its_sequence_empty(model: Model, start_runner: C
     run.finish()
     assert all(not run.runner._sequences.positions(seq_id) for seq_id in range(8))
     assert len(run.tokens["b"]) == 20
+
+
+def test_rows_for_nobody_leave_no_cell_and_change_no_text(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    run = Run.of(start_runner())
+    run.runner._padding.padded = lambda num_rows: max(8, num_rows)  # type: ignore[method-assign]
+    counts = []
+    decode = run.runner._context.decode
+    run.runner._context.decode = lambda batch: counts.append(batch.num_tokens) or decode(batch)  # type: ignore[method-assign,func-returns-value]
+    requests = [run.add(name, encode(model, text), max_tokens=16) for name, text in list(PROMPTS.items())[:3]]
+    run.finish()
+    assert counts.count(8) >= 15
+    assert not run.runner._context.positions(SCRATCH)
+    for request in requests:
+        assert_agrees(model, request, run.tokens[request.request_id])
+
+
+def test_rows_for_nobody_are_left_out_where_there_is_no_room_for_them(
+    model: Model, start_runner: Callable[..., LlamaCppRunner]
+) -> None:
+    runner = start_runner(num_kv_cells=256)
+    runner._padding.padded = lambda num_rows: max(8, num_rows)  # type: ignore[method-assign]
+    run = Run.of(runner, max_model_len=256)
+    run.add("whole", long_text(model, 100, seed=1), max_tokens=156)
+    run.finish()
+    assert len(run.tokens["whole"]) == 156
 
 
 def test_texts_agree_with_each_alone_with_everything_on(

@@ -21,6 +21,7 @@ from homeai.backends.llamacpp.binding import KV_TYPES, Model, loaded
 MAX_IDS: Final = 256  # LLAMA_MAX_SEQ
 FLASH_ATTENTION: Final = {"auto": -1, "off": 0, "on": 1}
 ALL: Final = -1
+NO_ROOM: Final = 1  # a code of llama_decode
 WHOLE: Final = 0  # flags of a saved state
 WINDOW_ONLY: Final = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # of a sliding-window model: the windowed layers alone
 
@@ -93,6 +94,11 @@ class Batch:
         self._wants_logits[end - num_outputs : end] = 1
         self.num_tokens = end
         self.num_outputs += num_outputs
+
+    def drop_last(self, count: int) -> None:
+        """Of tokens whose logits were wanted."""
+        self.num_tokens -= count
+        self.num_outputs -= count
 
     @property
     def struct(self) -> C.llama_batch:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from homeai.backends.llamacpp.binding import Model, supports_gpu
-from homeai.backends.llamacpp.context import Batch, Context, ContextConfig
+from homeai.backends.llamacpp.context import NO_ROOM, Batch, Context, ContextConfig
 from homeai.backends.llamacpp.fitting import ContextOf, fitted, measured, plan_of
 from homeai.backends.llamacpp.ops import KVOperations
+from homeai.backends.llamacpp.padding import Padding
 from homeai.backends.llamacpp.sequences import Layout, Sequences
 from homeai.backends.shared.guesses import Guesses
 from homeai.backends.shared.live import LiveRequests
@@ -31,7 +32,6 @@ from homeai.sampling.row import Logits
 from homeai.sampling.sampler import BatchSampler
 from homeai.scheduling.plan import Chunk, KVOpResult, StepPlan, StepResult
 
-NO_ROOM = 1
 TILE_TOKENS = 64  # queries for which llama.cpp's attention on a CPU goes over the cells together
 NO_LOGITS: Logits = np.empty((0, 0), np.float32)
 ALL_LAYERS = 9999
@@ -79,6 +79,7 @@ class LlamaCppRunner:
         vocab = model.vocab
         self._live = LiveRequests(Grammars(vocab, limits.end_token_ids), partial(vocab.piece, special=False))
         self._splits = device == "cpu" and not layout.is_partitioned
+        self._padding = Padding(min(context.num_outputs, self._batch.capacity) if device == "cpu" else 0)
 
     @property
     def limits(self) -> RunnerLimits:
@@ -189,9 +190,15 @@ class LlamaCppRunner:
             self._batch.add(chunk_ids, chunk.start, tokens, num_outputs=chunk.num_outputs)
             if drafts:
                 self._batch.add(chunk_ids, chunk.start + chunk.num_tokens, drafts, num_outputs=len(drafts))
-        code = self._sequences.decode(self._batch, [(work.chunk.seq_id, work.num_tokens) for work in works])
+        added = [(work.chunk.seq_id, work.num_tokens) for work in works]
+        started_at = time.perf_counter()
+        is_decode = self._batch.num_outputs == self._batch.num_tokens
+        num_rows = self._padding.padded(self._batch.num_tokens) if is_decode else self._batch.num_tokens
+        code = self._sequences.decode(self._batch, added, num_rows)
         work_out_grammars(works)
         self._context.synchronize()
+        if is_decode and code == 0:
+            self._padding.observe(num_rows, time.perf_counter() - started_at)
         return code
 
     # ---- draws -----------------------------------------------------------------------------------

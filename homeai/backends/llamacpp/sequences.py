@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from homeai.backends.llamacpp.binding import Model
-from homeai.backends.llamacpp.context import MAX_IDS, WINDOW_ONLY, Batch, Context, State
+from homeai.backends.llamacpp.context import MAX_IDS, NO_ROOM, WINDOW_ONLY, Batch, Context, State
 from homeai.backends.llamacpp.places import Places
 from homeai.errors import ModelLoadError
 
@@ -217,9 +219,20 @@ class Sequences:
                 self._context.remove(source)
         return [self._ids(seq_id) for seq_id in seq_ids]
 
-    def decode(self, batch: Batch, added: Sequence[tuple[int, int]]) -> int:
-        """Compute the batch. `added`: (sequence, tokens) per piece of it. Returns llama_decode's code."""
+    def decode(self, batch: Batch, added: Sequence[tuple[int, int]], num_rows: int = 0) -> int:
+        """Compute the batch. `added`: (sequence, tokens) per piece of it. Returns llama_decode's code.
+
+        With fewer tokens than `num_rows` others are computed behind them, if there is room, and forgotten at once.
+        """
+        num_padded = num_rows - batch.num_tokens if self.layout.has_scratch else 0
+        if num_padded > 0:
+            batch.add((SCRATCH,), 0, np.zeros(num_padded, np.int32), num_outputs=num_padded)
         code = self._context.decode(batch)
+        if num_padded > 0:
+            self._context.remove(SCRATCH)
+            batch.drop_last(num_padded)
+            if code == NO_ROOM:
+                code = self._context.decode(batch)
         if code == 0:
             for seq_id, count in added:
                 self._lengths[seq_id] += count
