@@ -89,6 +89,13 @@ def test_tokenizer_of_a_folder_needs_no_torch() -> None:
     assert not loaded_by("homeai.backends.torch.vocab") & {"torch", "transformers", "llama_cpp"}
 
 
-def test_engine_child_loads_one_backend() -> None:
-    assert not loaded_by("homeai.engine.process") & {"torch", "llama_cpp"}
-    assert "llama_cpp" not in loaded_by("homeai.backends.torch.load")
+@pytest.mark.parametrize(
+    ("child", "opener"),
+    [
+        ("homeai.engine.process", "homeai.backends.torch.load"),
+        ("homeai.embedding.process", "homeai.backends.torch.embedder"),
+    ],
+)
+def test_child_loads_one_backend(child: str, opener: str) -> None:
+    assert not loaded_by(child) & {"torch", "llama_cpp"}
+    assert "llama_cpp" not in loaded_by(opener)

@@ -10,10 +10,10 @@ import logging
 import os
 import signal
 import socket
-from pathlib import Path
 from typing import BinaryIO
 
 import homeai.logs
+from homeai.embedding.embedder import load_embedder
 from homeai.embedding.messages import (
     Down,
     Embed,
@@ -58,16 +58,12 @@ def main() -> None:
 
 def serve(sock: socket.socket) -> None:
     """Until the other side closes."""
-    from homeai.backends.llamacpp.embedder import Embedder
-
     with sock.makefile("rb") as stream:
         load = _receive(stream)
         if load is None:
             return
         assert isinstance(load, LoadEmbedder), "the first message says what to load"
-        embedder = Embedder(
-            Path(load.model_path), pooling=load.pooling, max_tokens=load.max_tokens, num_threads=load.num_threads
-        )
+        embedder = load_embedder(load)
         _send(sock, EmbedderReady())
         while isinstance(message := _receive(stream), Embed):
             _send(sock, Embedded(embedder.embed(message.token_ids).tobytes()))

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from homeai.backends.choice import load_vocabulary
+from homeai.backends.choice import load_vocabulary, model_name
 from homeai.config import Config, EmbeddingsConfig
 from homeai.embedding.messages import LoadEmbedder
-from homeai.errors import InvalidRequest, ModelLoadError, ModelNotFound, NotReady, NotSupported, PromptTooLong
+from homeai.errors import InvalidRequest, ModelLoadError, ModelNotFound, NotReady, PromptTooLong
 from homeai.server.child import engine_environment
 from homeai.server.embedding_child import RETRY_AFTER_S, EmbeddingChild
 from homeai.server.embedding_queue import Child, EmbeddingQueue, StartChild
@@ -45,7 +45,7 @@ class Embeddings:
     """One per daemon."""
 
     def __init__(self, config: EmbeddingsConfig, resident: Path, start_child: StartChild) -> None:
-        """`resident` is the file that chats run on: without a model of their own, embeddings come from it."""
+        """`resident` is the file or folder that chats run on: without a model of their own, embeddings come from it."""
         self._config = config
         self._path = config.model or resident
         self._is_resident = config.model is None
@@ -67,7 +67,7 @@ class Embeddings:
 
     def name(self, text: Text) -> str:
         """What the model is called that makes them; `text` is the resident model's."""
-        return text.name if self._is_resident else self._config.name or self._path.stem
+        return text.name if self._is_resident else self._config.name or model_name(self._path)
 
     async def embed(
         self,
@@ -81,14 +81,12 @@ class Embeddings:
         """The vectors of `inputs`, in their order.
 
         `dimensions` keeps so many of each vector's first numbers; `max_tokens` is the client's own limit for each
-        input. Raises `InvalidRequest`, `PromptTooLong`, `NotSupported`,
-        `ModelNotFound`, `TooManyRequests` before anything is computed; `NotReady` when the child cannot.
+        input. Raises `InvalidRequest`, `PromptTooLong`, `ModelNotFound`, `TooManyRequests` before anything is
+        computed; `NotReady` when the child cannot.
         """
         name = self.name(text)
         if not (text.knows(model) or model == name):
             raise ModelNotFound(f"model {model!r} does not exist; embeddings come from {name!r}", param="model")
-        if self._is_resident and self._path.is_dir():
-            raise NotSupported(f"{name!r} makes no embeddings (torch backend): embeddings.model can name a GGUF file")
         if not inputs:
             raise InvalidRequest("input is empty: at least one text is needed", param="input")
         if len(inputs) > MAX_INPUTS:
@@ -120,7 +118,7 @@ class Embeddings:
         if self._is_resident:
             return text.vocabulary
         if self._own_vocabulary is None:
-            self._own_vocabulary = asyncio.ensure_future(asyncio.to_thread(load_vocabulary, self._path, "llamacpp"))
+            self._own_vocabulary = asyncio.ensure_future(asyncio.to_thread(load_vocabulary, self._path))
         try:
             return await asyncio.shield(self._own_vocabulary)
         except ModelLoadError as error:

@@ -68,9 +68,11 @@ async def test_the_asynchronous_sdk_too(daemon: Daemon) -> None:
     assert len(answer.data[0].embedding) == 64
 
 
-def test_vectors_are_those_of_llama_cpp(daemon: Daemon, model_path: Path) -> None:
+def test_vectors_are_those_of_llama_cpp(daemon: Daemon, gguf_path: Path, model_path: Path) -> None:
+    """Close to them on the torch backend: there activations have 16 bits instead of 8."""
+    close = 0.999 if model_path == gguf_path else 0.99
     reference = llama_cpp.Llama(
-        str(model_path),
+        str(gguf_path),
         embedding=True,
         pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN,
         flash_attn=True,
@@ -82,7 +84,7 @@ def test_vectors_are_those_of_llama_cpp(daemon: Daemon, model_path: Path) -> Non
     )
     ours = vectors(embed(daemon, input=[*TEXTS, LONG]))
     for vector, text in zip(ours, [*TEXTS, LONG], strict=True):
-        assert vector @ np.array(reference.embed(text, normalize=True)) > 0.999
+        assert vector @ np.array(reference.embed(text, normalize=True)) > close
     reference.close()
 
 
@@ -245,7 +247,7 @@ def test_generation_goes_on_beside_it(daemon: Daemon) -> None:
 
 
 def test_a_model_of_its_own(start_daemon: Callable[..., Daemon], model_path: Path, tmp_path: Path) -> None:
-    path = tmp_path / "small.gguf"
+    path = tmp_path / f"small{model_path.suffix}"
     path.symlink_to(model_path)
     daemon = start_daemon(f"embeddings.model={path}", "embeddings.pooling=last", "model.num_threads=1")
     response = embed(daemon, input="a", model="small")

@@ -136,10 +136,13 @@ def test_control_tokens_in_a_users_text_are_text(daemon: Daemon) -> None:
         assert client.post("/detokenize", json={"tokens": told}).json()["content"] == "a<eos>"
 
 
-def test_embeddings_are_refused_with_what_would_make_them(daemon: Daemon) -> None:
-    response = post(daemon, {"input": "a"}, "/v1/embeddings")
-    assert response.status_code == 501
-    assert "embeddings.model can name a GGUF file" in response.json()["error"]["message"]
+def test_embeddings_come_from_the_folder(daemon: Daemon, torch_path: Path) -> None:
+    response = post(daemon, {"input": ["a", "b"]}, "/v1/embeddings")
+    assert response.json()["model"] == torch_path.name
+    assert [len(entry["embedding"]) for entry in response.json()["data"]] == [640, 640]
+    assert response.headers["x-homeai-notes"].endswith(f"these come from {torch_path.name}, pooling mean")
+    (embedder,) = daemon.embedders
+    assert not any(name.startswith("libllama") for name in libraries(embedder))
 
 
 async def test_requests_that_do_not_fit_together_are_parked_and_all_end(daemon: Daemon) -> None:

@@ -30,6 +30,11 @@ GGUF_NAMES: Final = {  # what a GGUF calls it
     "sliding_window": "attention.sliding_window",
     "vocab_size": "vocab_size",
 }
+POOLINGS: Final = {  # as sentence-transformers says it; its name, and the number that a GGUF has for it
+    "pooling_mode_mean_tokens": ("mean", 1),
+    "pooling_mode_cls_token": ("cls", 2),
+    "pooling_mode_lasttoken": ("last", 3),
+}
 
 
 class ModelFolder:
@@ -72,6 +77,17 @@ class ModelFolder:
             named = {str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)}
             template = named.get("default", next(iter(named.values()), None))
         return template if isinstance(template, str) else None
+
+    @cached_property
+    def poolings(self) -> list[str]:
+        """What of a text's tokens its vector is made of, in the words of sentence-transformers; mostly unsaid."""
+        said = self._json("1_Pooling/config.json") or {}
+        return [key for key, value in said.items() if key.startswith("pooling_mode_") and value is True]
+
+    @property
+    def has_dense_layers(self) -> bool:
+        """Behind the pooling, in folders of their own."""
+        return any(self.path.glob("*_Dense"))
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -135,6 +151,8 @@ class ModelFolder:
             for key, name in GGUF_NAMES.items()
             if isinstance(value := self.text_config.get(key), int | float)
         }
+        if len(self.poolings) == 1 and self.poolings[0] in POOLINGS:
+            said[f"{architecture}.pooling_type"] = POOLINGS[self.poolings[0]][1]
         return {"general.architecture": architecture, "general.name": self.path.name, **said}
 
     def _json(self, name: str) -> Tree | None:

@@ -44,7 +44,7 @@ class Model:
                 device_map=None if device.type == "cpu" else {"": device},  # straight to where it stays
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise ModelLoadError(f"{path} cannot be loaded: {_first_line(error)}") from error
+            raise ModelLoadError(f"{path} cannot be loaded: {first_line(error)}") from error
         return cls(model.eval().requires_grad_(False), path, device)
 
     @property
@@ -100,5 +100,5 @@ def _check(config: PreTrainedConfig) -> None:
         raise ValueError("its tokens look ahead: it is no model that writes text")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0] or type(error).__name__
