@@ -60,6 +60,18 @@ def torch_model(gguf: Path, directory: Path, chat_template: str | None = None) -
     return folder
 
 
+def in_float32(folder: Path, directory: Path) -> Path:
+    """The folder with settings of its own: the same numbers, computed with in float32."""
+    copy = directory / folder.name
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.name == "config.json":
+            _write_json(copy / path.name, json.loads(path.read_text()) | {"dtype": "float32"})
+        else:
+            (copy / path.name).symlink_to(path)
+    return copy
+
+
 def fim_torch_model(folder: Path, directory: Path) -> Path:
     """A copy of the folder whose model fills gaps: `fim_model`'s names."""
     copy = directory / "fills-gaps"

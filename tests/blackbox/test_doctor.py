@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from homeai.evaluation.doctor.checks import examine
 from homeai.evaluation.doctor.finding import Finding
 from homeai.evaluation.doctor.gather import Wish, gather
 from homeai.keys import KeyStore
+from tests.blackbox.model_copies import copy_of, weights_of
 from tests.blackbox.stories import story
 from tests.daemon import Daemon, eventually, free_port
 from tests.streaming import CHAT, COMPLETIONS, document
@@ -43,6 +43,7 @@ class House:
 
     daemon: Daemon
     key: str | None = None
+    weights: Path | None = None  # where they are its own
 
     def http(self, source: str = "owner", timeout: float = 120.0) -> httpx.Client:
         headers = {"X-HomeAI-Source": source} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
@@ -252,12 +253,12 @@ def test_settings_that_do_not_fit_are_found_with_the_lines_to_change(
 def small(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Few cells, and a model file of its own, which the system may forget."""
     directory = tmp_path_factory.mktemp("small")
-    own = Path(shutil.copy(model_path, directory / "own.gguf"))
+    own = copy_of(model_path, directory, "own")
     cells = "scheduler.kv_cells=256", "scheduler.prefix_cache_tokens=0", "scheduler.host_cache_mb=0"
     with closing(KeyStore(directory / "ledger.db")) as keys:
         key = keys.add("me", trusted=True, admin=True)
     with Daemon.start(own, directory, ONE_THREAD, *PATIENT, *cells, "server.auth=keys") as daemon:
-        yield House(daemon, key)
+        yield House(daemon, key, weights_of(own))
 
 
 def test_engine_that_is_held_up_while_requests_are_there_is_an_idle_device(small: House) -> None:
@@ -281,7 +282,8 @@ def test_cells_that_are_too_few_and_a_model_read_from_the_disk_are_found(small: 
             task.result().raise_for_status()
     assert small.get("/api/status")["totals"]["preemptions"] >= 1
     small.becomes("sleeping", by="unload")
-    with (small.daemon.data_dir / "own.gguf").open("rb") as file:
+    assert small.weights is not None
+    with small.weights.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     small.becomes("resident", by="load")

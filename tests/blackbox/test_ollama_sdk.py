@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import ollama
 import pytest
@@ -269,15 +270,13 @@ def test_model_is_not_unloaded_on_request(client: ollama.Client) -> None:
 # ---- models --------------------------------------------------------------------------------------------
 
 
-def test_the_one_model_is_listed(client: ollama.Client) -> None:
+def test_the_one_model_is_listed(client: ollama.Client, model_path: Path) -> None:
     (model,) = client.list().models
     assert model.model is not None
     assert model.details is not None
     assert model.size is not None
     assert (model.details.format, model.details.family, model.details.quantization_level) == (
-        "gguf",
-        "gemma3",
-        "Q4_K_M",
+        ("safetensors", "gemma3_text", "BF16") if model_path.is_dir() else ("gguf", "gemma3", "Q4_K_M")
     )
     assert model.details.parameter_size == "268.10M"
     assert model.size > 100_000_000
@@ -294,11 +293,12 @@ def test_the_one_model_is_running_for_good(client: ollama.Client) -> None:
     assert (model.size_vram, model.context_length) == (0, 16384)
 
 
-def test_model_is_shown(client: ollama.Client) -> None:
+def test_model_is_shown(client: ollama.Client, model_path: Path) -> None:
     shown = client.show(MODEL)
+    family = "gemma3_text" if model_path.is_dir() else "gemma3"
     assert shown.modelinfo is not None
-    assert shown.modelinfo["general.architecture"] == "gemma3"
-    assert shown.modelinfo["gemma3.context_length"] == 32768
+    assert shown.modelinfo["general.architecture"] == family
+    assert shown.modelinfo[f"{family}.context_length"] == 32768
     assert shown.modelinfo["general.parameter_count"] == 268098176
     assert shown.capabilities is not None
     assert {"completion", "tools"} <= {*shown.capabilities}

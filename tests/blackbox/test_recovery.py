@@ -15,11 +15,20 @@ from tests.blackbox.asking import ask
 from tests.daemon import Daemon, eventually_async
 from tests.faults.sitecustomize import POISON
 from tests.streaming import COMPLETIONS, Connection, Stream, document, exactly
+from tests.torch_model import in_float32
 
 FAULTS = Path(__file__).parent.parent / "faults"
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "10"))  # scripts/torture-engine wants more
 NUM_STREAMS = 8
 FORTY = exactly(40, "Once upon a time", cache_prompt=False)
+
+
+@pytest.fixture(scope="module")
+def model_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On torch with numbers fine enough that a text computed in other pieces is the same text: in bfloat16 any two
+    tokens with nearly the same chance change places.
+    """
+    return in_float32(model_path, tmp_path_factory.mktemp("float32")) if model_path.is_dir() else model_path
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ Cases A10, A11, A14, H9, H10, and the owner's commands. `test_gpu_sharing.py` ha
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from tests.blackbox.asking import ask
+from tests.blackbox.model_copies import copy_of, weights_of
 from tests.daemon import Daemon, eventually, eventually_async
 from tests.streaming import COMPLETIONS, Connection, Stream, exactly
 
@@ -323,8 +325,9 @@ def test_model_that_cannot_be_loaded_after_all_makes_way_for_the_one_before(
     resident: Daemon, model_path: Path, tmp_path: Path
 ) -> None:
     """Its head is that of a model; its weights are cut."""
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(model_path.read_bytes()[:-100_000_000])
+    cut = copy_of(model_path, tmp_path, "cut")
+    weights = weights_of(cut)
+    os.truncate(weights, weights.stat().st_size - 100_000_000)
     response = httpx.post(f"{resident.url}/api/admin/reload", json={"model": str(cut)}, timeout=60)
     if response.is_success:  # else its head said enough
         eventually(lambda: any("the model before it comes back" in line for line in resident.log))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -214,26 +215,12 @@ def launched(model: Path, data_dir: Path, *settings: str) -> Iterator[Daemon]:
         yield daemon
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        empty,
-        not_a_gguf,
-        header_only,
-        cut_in_the_metadata,
-        cut_in_the_tensors,
-        nonsense_after_the_magic,
-    ],
-)
-def test_broken_model_file_is_one_error_and_a_daemon_that_says_so(
-    model_path: Path, tmp_path: Path, broken: Callable[[Path, Path], None]
-) -> None:
-    path = tmp_path / "broken.gguf"
-    broken(path, model_path)
-    with launched(path, tmp_path / "data") as daemon:
+def assert_one_error(path: Path, data_dir: Path) -> None:
+    """And a daemon that says so, on every way in."""
+    with launched(path, data_dir) as daemon:
         status = daemon.status()
         assert status["state"] == "failed"
-        assert "broken.gguf" in status["failure"]
+        assert path.name in status["failure"]
         with daemon.client() as client:
             health = client.get("/health")
             assert (health.status_code, health.json()["status"]) == (503, "failed")
@@ -252,9 +239,56 @@ def test_broken_model_file_is_one_error_and_a_daemon_that_says_so(
     assert not any("Traceback" in line for line in daemon.log)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        empty,
+        not_a_gguf,
+        header_only,
+        cut_in_the_metadata,
+        cut_in_the_tensors,
+        nonsense_after_the_magic,
+    ],
+)
+def test_broken_model_file_is_one_error_and_a_daemon_that_says_so(
+    gguf_path: Path, tmp_path: Path, broken: Callable[[Path, Path], None]
+) -> None:
+    path = tmp_path / "broken.gguf"
+    broken(path, gguf_path)
+    assert_one_error(path, tmp_path / "data")
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize(
+    ("spoilt", "num_bytes"),
+    [
+        ("model.safetensors", 0),
+        ("model.safetensors", 4),
+        ("model.safetensors", 1000),
+        ("model.safetensors", 100 * MIB),
+        ("config.json", 0),
+        ("config.json", 100),
+        ("tokenizer.json", 0),
+        ("tokenizer.json", MIB),
+    ],
+)
+def test_broken_model_folder_is_one_error_and_a_daemon_that_says_so(
+    torch_path: Path, tmp_path: Path, spoilt: str, num_bytes: int
+) -> None:
+    """One of its files is cut after so many bytes."""
+    path = tmp_path / "broken"
+    path.mkdir()
+    for whole in torch_path.iterdir():
+        if whole.name == spoilt:
+            (path / spoilt).write_bytes(head(whole, num_bytes))
+        else:
+            (path / whole.name).symlink_to(whole)
+    assert_one_error(path, tmp_path / "data")
+
+
 def test_model_may_be_stretched_and_the_owner_is_told(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon("scheduler.kv_cells=33000", "scheduler.max_model_len=33000", "model.kv_type=q4_0")
-    (note,) = daemon.status()["notes"]
+    (note,) = (note for note in daemon.status()["notes"] if "has no effect" not in note)
     assert "scheduler.max_model_len is 33000" in note
     assert "trained for 32768" in note
     assert sum(note in line and " WARNING " in line for line in daemon.log) == 1

@@ -10,16 +10,22 @@ import sys
 POISON = [2, 1234, 1234, 1234]
 
 if "homeai.engine.process" in sys.orig_argv and (fault := os.environ.get("TEST_FAULT")):
-    from homeai.backends.llamacpp.runner import LlamaCppRunner
+    from homeai.engine.engine import Engine
 
-    execute = LlamaCppRunner.execute
+    init = Engine.__init__
 
-    def faulty(self, plan):
-        for chunk in plan.chunks:
-            if self._live[chunk.request_id].tokens.slice(0, len(POISON)).tolist() == POISON:
-                if fault == "abort":
-                    os.abort()
-                raise RuntimeError("the device is broken")
-        return execute(self, plan)
+    def faulty_init(self, scheduler, runner, clock):
+        init(self, scheduler, runner, clock)
+        execute = runner.execute
 
-    LlamaCppRunner.execute = faulty
+        def faulty(plan):
+            for chunk in plan.chunks:
+                if runner._live[chunk.request_id].tokens.slice(0, len(POISON)).tolist() == POISON:
+                    if fault == "abort":
+                        os.abort()
+                    raise RuntimeError("the device is broken")
+            return execute(plan)
+
+        runner.execute = faulty
+
+    Engine.__init__ = faulty_init
