@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,8 @@ from homeai.evaluation.bench.trace import Trace
 MODES: Final = ("continuous", "static", "window", "single")
 RATES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 OVERLAPS: Final = (1, 2, 4, 8)
-OVERLAP_REPEATS: Final = 3  # medians count
+MIN_REPEATS: Final = 3  # of a replay at once
+MIN_OVERLAP_CALLS: Final = 12
 # One control at a time: values on both sides of the defaults. Each is changed alone.
 CONTROLS: Final = (
     "scheduler.max_num_batched_tokens=256,1024",
@@ -85,7 +87,7 @@ def is_too_much(row: Row, aims: Aims) -> bool:
 
 def repeats_of(load: Load) -> int:
     """In a round. A replay at once is over in a second or two, and so short a time is as long as a machine's hiccup."""
-    return OVERLAP_REPEATS if load.kind == "overlap" else 1
+    return max(MIN_REPEATS, math.ceil(MIN_OVERLAP_CALLS / load.value)) if load.kind == "overlap" else 1
 
 
 def salt_of(bench_salt: str, load: Load, round_number: int, repeat: int = 0) -> str:
