@@ -5,7 +5,7 @@ read in smaller pieces with a decode beside each. Where all prompts of a burst c
 TTFT target, nobody begins until the last prompt is read: the batch decodes whole from its first token, and what the
 early ones lose of their target they get back in a faster answer.
 
-Nobody waits for a lighter class, nor when as many stream already as would begin.
+Nobody waits for a lighter class, nor when somebody streams already.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class CommonStart:
         """Whose prompts are read in this step up to their last token only."""
         if mode is not Mode.CONTINUOUS or not self._config.adaptive_budget:
             return frozenset()
-        num_streams = sum(r.num_output_tokens > 0 for r in self._batch.running)
-        if 2 * num_streams >= self._config.max_num_seqs or len(self._batch.requests) < num_streams + MIN_TOGETHER:
+        if len(self._batch.requests) < MIN_TOGETHER or any(r.num_output_tokens for r in self._batch.running):
             return frozenset()
         missing = {request: self._num_missing(request) for request in self._beginning()}
         names = {request.fairness_class for request in missing}
-        return frozenset(name for name in names if self._is_held(name, missing, num_streams, now))
+        return frozenset(name for name in names if self._is_held(name, missing, now))
 
     def _beginning(self) -> Iterator[Request]:
         """Who runs without a token yet, and who will join them: they came next and nothing keeps them out."""
@@ -55,16 +54,16 @@ class CommonStart:
             if self._admission.obstacle(request, Mode.CONTINUOUS) in (None, WaitReason.SHARED_PREFIX):
                 yield request
 
-    def _is_held(self, name: str, missing: Mapping[Request, int], num_streams: int, now: float) -> bool:
+    def _is_held(self, name: str, missing: Mapping[Request, int], now: float) -> bool:
         classes = self._config.classes
         policy = classes[name]
         together = [r for r in missing if classes[r.fairness_class].weight >= policy.weight]
         num_missing = sum(missing[r] for r in together)
-        if len(together) < max(MIN_TOGETHER, num_streams + 1) or not num_missing:
+        if len(together) < MIN_TOGETHER or not num_missing:
             return False
         if policy.ttft_target_s is None:
             return True
-        read_at = now + self._budget.times.predict(num_missing, num_streams, self._cache.num_used)
+        read_at = now + self._budget.times.predict(num_missing, 0, self._cache.num_used)
         first = min(r.arrival_at for r in together if r.fairness_class == name)
         return read_at <= first + HEADROOM * policy.ttft_target_s
 

@@ -46,7 +46,7 @@ class Loads:
         if ordered[0] <= 0:
             raise ConfigError(f"--rates {ordered[0]:g}: needs factors above 0")
         if spike is not None and spike <= 1:
-            raise ConfigError(f"--spike {spike:g}: needs a factor above 1, or --no-spike")
+            raise ConfigError(f"--spike {spike:g}: needs a factor above 1, or 0 for none")
         return cls(ordered, spike, tuple(sorted(set(overlaps))))
 
 
