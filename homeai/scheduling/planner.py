@@ -154,8 +154,6 @@ class StepPlanner:
             return config.max_num_batched_tokens - plan.num_decode_tokens
         targets = [config.classes[r.fairness_class].itl_target_s for r in self._batch.running if r.num_output_tokens]
         tightest = min((t for t in targets if t is not None), default=None)
-        if plan.mode is Mode.SINGLE and self._config.mode == "auto" and not self._batch.running:
-            tightest = FIRST_LOOK_S  # who comes with it may begin with it
         return self._budget.prefill_tokens(plan.num_decode_tokens, self._cache.num_used, tightest)
 
     def _heads(self, plan: StepPlan) -> Sequence[Request]:
@@ -174,11 +172,20 @@ class StepPlanner:
         left = limit - plan.num_tokens
         if self._wanted(request) > left and self._has_short_follower(request, heads, left // 2):
             left -= left // 2
+        if request.request_id in plan.admitted and plan.mode is Mode.SINGLE:
+            left = min(left, self._first_look(request))
         count = self._chunk_size(plan, request, left)
         if count == 0:
             return False
         self._plan_chunk(plan, request, count)
         return not (plan.chunks[-1].num_outputs and self._ends_step(plan, request, limit))
+
+    def _first_look(self, request: Request) -> int:
+        """How much of a lone newcomer is read before we see who came with it; all of a prompt not much longer."""
+        if self._config.mode != "auto" or not self._config.adaptive_budget:
+            return self._wanted(request)
+        count = self._budget.prefill_tokens(0, self._cache.num_used, FIRST_LOOK_S)
+        return count if self._wanted(request) >= 2 * count else self._wanted(request)
 
     def _ends_step(self, plan: StepPlan, request: Request, limit: int) -> bool:
         """Its first token is waited for: it comes at once instead of with the rest of the `limit` tokens."""

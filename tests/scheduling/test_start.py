@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 from homeai.policy import ClassPolicy
 from homeai.request import Request, SamplingParams
 from homeai.scheduling.scheduler import Scheduler
 from tests.scheduling.factories import Step, add_all, create_requests, create_scheduler, run_step, run_to_end
 
 TARGET_S = 2.0
+NUMBERS = itertools.count()
 
 
 def patient_scheduler(ttft_target_s: float | None = TARGET_S, **config: object) -> Scheduler:
@@ -23,8 +26,7 @@ def patient_scheduler(ttft_target_s: float | None = TARGET_S, **config: object) 
 
 def burst(n: int, *, num_prompt_tokens: int = 100, **changes: object) -> list[Request]:
     requests = [
-        create_requests(1, source=f"{changes.get('fairness_class', 's')}{i}", num_prompt_tokens=num_prompt_tokens)[0]
-        for i in range(n)
+        create_requests(1, source=f"s{next(NUMBERS)}", num_prompt_tokens=num_prompt_tokens)[0] for _ in range(n)
     ]
     for request in requests:
         for name, value in changes.items():
@@ -127,3 +129,17 @@ def test_one_token_answers_and_fixed_budgets_do_not_wait() -> None:
     scheduler = patient_scheduler(adaptive_budget=False)
     add_all(scheduler, burst(4))
     assert len(first_draws(run_to_end(scheduler))) == 4
+
+
+def test_lone_newcomer_is_read_a_little_before_we_look_who_comes_with_it() -> None:
+    scheduler = patient_scheduler(mode="auto", max_num_batched_tokens=512)
+    add_all(scheduler, first := burst(1))
+    assert list(run_step(scheduler).tokens.values()) == [32]
+    add_all(scheduler, others := burst(3))
+    assert first_draws(run_to_end(scheduler)) == [{r.request_id for r in [*first, *others]}]
+
+
+def test_short_prompt_is_read_in_one_go() -> None:
+    scheduler = patient_scheduler(mode="auto")
+    add_all(scheduler, burst(1, num_prompt_tokens=60))
+    assert first_draws([run_step(scheduler)])
