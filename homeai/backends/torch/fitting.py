@@ -54,11 +54,12 @@ def plan_of(config: EngineConfig, rooms: Rooms) -> Plan:
     sizes = read_sizes(folder)
     wish = Choice(config.num_kv_cells, config.max_num_seqs, "f16", sizes.num_gpu_layers, config.host_cache_bytes)
     step = StepSize(num_outputs=config.max_num_seqs, num_tokens=config.max_num_batched_tokens)
+    packed_twice = sizes.embedding if sizes.is_tied and not on_device else 0  # the output layer, for a CPU's kernels
 
     def estimate(choice: Choice) -> Needs:
         buffers = rough_buffers(sizes, choice, step, on_device=on_device)
         compute = buffers.device_compute if on_device else buffers.host_compute
-        model = Need(weights=sizes.weights, kv=buffers.kv, compute=compute)
+        model = Need(weights=sizes.weights + packed_twice, kv=buffers.kv, compute=compute)
         host = Need(process=PROCESS_BYTES, host_cache=choice.host_cache_bytes)
         if on_device:
             return Needs(model, host)

@@ -11,6 +11,7 @@ from transformers.utils import logging
 from homeai.backends.torch.attention import IMPLEMENTATION, Attention, Probe
 from homeai.backends.torch.kv import LayerShape
 from homeai.backends.torch.layout import DeviceStep
+from homeai.backends.torch.packed import PackedLinear, can_pack, pack
 from homeai.errors import ModelLoadError
 
 
@@ -26,6 +27,8 @@ class Model:
         self.has_sinks = False
         self.num_tokens: int = model.get_output_embeddings().weight.shape[0]
         self.n_ctx_train = int(getattr(self.config, "max_position_embeddings", 0) or 0)
+        if can_pack(self.dtype, device):
+            pack(model)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Model:
@@ -49,9 +52,10 @@ class Model:
 
     @property
     def size_bytes(self) -> int:
-        """Tied weights count once."""
+        """Tied weights count once, unless one of them is packed."""
         tensors = {t.data_ptr(): t for t in (*self._model.parameters(), *self._model.buffers())}
-        return sum(tensor.nbytes for tensor in tensors.values())
+        num_packed = sum(layer.num_bytes for layer in self._model.modules() if isinstance(layer, PackedLinear))
+        return num_packed + sum(tensor.nbytes for tensor in tensors.values())
 
     def end_token_ids(self) -> frozenset[int]:
         """As the folder's generation_config.json says, else its config.json."""
