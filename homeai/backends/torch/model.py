@@ -55,7 +55,7 @@ class Model:
         """Tied weights count once, unless one of them is packed."""
         tensors = {t.data_ptr(): t for t in (*self._model.parameters(), *self._model.buffers())}
         num_packed = sum(layer.num_bytes for layer in self._model.modules() if isinstance(layer, PackedLinear))
-        return num_packed + sum(tensor.nbytes for tensor in tensors.values())
+        return int(num_packed + sum(tensor.nbytes for tensor in tensors.values()))
 
     def end_token_ids(self) -> frozenset[int]:
         """As the folder's generation_config.json says, else its config.json."""

@@ -14,12 +14,12 @@ from torch import nn
 HINT_ROWS: Final = 64  # the layout is the same for any number of rows that was tried, and so are the results
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(nn.Module):  # type: ignore[misc]
     """Takes the place of `linear`. `num_bytes`: of the weights as they lie now."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.num_bytes = linear.weight.nbytes
+        self.num_bytes = int(linear.weight.nbytes)
         self._bias = linear.bias
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), HINT_ROWS)
 
