@@ -7,6 +7,7 @@ buffers are about right.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -54,19 +55,22 @@ def plan_of(config: EngineConfig, rooms: Rooms) -> Plan:
     sizes = read_sizes(folder)
     wish = Choice(config.num_kv_cells, config.max_num_seqs, "f16", sizes.num_gpu_layers, config.host_cache_bytes)
     step = StepSize(num_outputs=config.max_num_seqs, num_tokens=config.max_num_batched_tokens)
+    longest = longest_request(config.max_model_len, sizes.n_ctx_train, config.num_kv_cells)
     packed_twice = sizes.embedding if sizes.is_tied and not on_device else 0  # the output layer, for a CPU's kernels
 
     def estimate(choice: Choice) -> Needs:
-        buffers = rough_buffers(sizes, choice, step, on_device=on_device)
+        attended = replace(choice, num_cells=min(choice.num_cells, longest))  # by one sequence: blocks are gathered
+        buffers = rough_buffers(sizes, attended, step, on_device=on_device)
         compute = buffers.device_compute if on_device else buffers.host_compute
-        model = Need(weights=sizes.weights + packed_twice, kv=buffers.kv, compute=compute)
+        kv = sizes.kv_bytes(choice.num_cells, choice.kv_type)
+        model = Need(weights=sizes.weights + packed_twice, kv=kv, compute=compute)
         host = Need(process=PROCESS_BYTES, host_cache=choice.host_cache_bytes)
         if on_device:
             return Needs(model, host)
         return Needs(None, Need(model.weights, model.kv, model.compute, host.process, host.host_cache))
 
     bounds = Bounds(
-        longest_request=longest_request(config.max_model_len, sizes.n_ctx_train, config.num_kv_cells),
+        longest_request=longest,
         num_gpu_layers=0,
         can_quantise=False,
     )
