@@ -138,10 +138,11 @@ async def test_rounds_measure_the_same_rows_again() -> None:
     assert watcher.done_s == pytest.approx(watcher.expected_s)  # the bar ends at its end
 
 
-async def test_replay_at_once_is_so_short_that_it_is_played_three_times_a_round() -> None:
-    made, silent = wish(evening(), loads=Loads((1.0,), None, (2,))), Silent()
+@pytest.mark.parametrize(("at_once", "num_plays"), [(2, 6), (8, 3)])
+async def test_replay_at_once_is_so_short_that_it_is_played_again_and_again(at_once: int, num_plays: int) -> None:
+    made, silent = wish(evening(), loads=Loads((1.0,), None, (at_once,))), Silent()
     findings = await session.bench(made, CONFIG, None, silent)
-    assert silent.num_answered == len(made.trace.calls) + 3 * 2
+    assert silent.num_answered == len(made.trace.calls) + num_plays * at_once
     assert [len(row.scores) for row in findings.rows] == [1, 1]
     assert silent.done_s == silent.expected_s
 
