@@ -31,7 +31,7 @@ def load_embedder(load: LoadEmbedder) -> Embedder:
     """Raises `ModelLoadError`."""
     path = Path(load.model_path)
     if backend_of(path) == "torch":
-        torch_backend.share_cores()
+        torch_backend.set_environment()
         from homeai.backends.torch.embedder import Embedder as OfFolder
 
         return OfFolder(path, pooling=load.pooling, max_tokens=load.max_tokens, num_threads=load.num_threads)

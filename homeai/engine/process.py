@@ -133,7 +133,7 @@ def loader(config: EngineConfig) -> Load:
     """
     path = Path(config.model_path)
     if backend_of(path, config.backend) == "torch":
-        torch_backend.share_cores()
+        torch_backend.set_environment()
         from homeai.backends.torch.load import load as load_folder
 
         return lambda config, on_progress: load_folder(path, config, on_progress)
