@@ -5,7 +5,8 @@ read in smaller pieces with a decode beside each. Where all prompts of a burst c
 TTFT target, nobody begins until the last prompt is read: the batch decodes whole from its first token, and what the
 early ones lose of their target they get back in a faster answer.
 
-Nobody waits for a lighter class, nor when somebody streams already.
+Nobody waits for a lighter class, nor when somebody streams already, nor a chat for a document: the prompts must be
+about as long as one another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.tree import common_length
 
 MIN_TOGETHER = 2
+MAX_TIMES_LONGER = 3  # the longest prompt of a burst than its shortest
 
 
 class CommonStart:
@@ -61,10 +63,14 @@ class CommonStart:
         num_missing = sum(missing[r] for r in together)
         if len(together) < MIN_TOGETHER or not num_missing:
             return False
+        own = [r for r in together if r.fairness_class == name]
+        lengths = [r.num_prompt_tokens for r in own]
+        if max(lengths) > MAX_TIMES_LONGER * min(lengths):
+            return False
         if policy.ttft_target_s is None:
             return True
         read_at = now + self._budget.times.predict(num_missing, 0, self._cache.num_used)
-        first = min(r.arrival_at for r in together if r.fairness_class == name)
+        first = min(r.arrival_at for r in own)
         return read_at <= first + HEADROOM * policy.ttft_target_s
 
     def _num_missing(self, request: Request) -> int:

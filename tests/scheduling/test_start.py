@@ -60,6 +60,14 @@ def test_nobody_waits_when_the_prompts_take_longer_than_the_target() -> None:
     assert len(first_draws(run_to_end(scheduler))) == 4
 
 
+def test_chat_does_not_wait_for_a_document() -> None:
+    scheduler = patient_scheduler()
+    add_all(scheduler, burst(1, num_prompt_tokens=600))
+    run_step(scheduler)
+    add_all(scheduler, chat := burst(1, num_prompt_tokens=40))
+    assert first_draws(run_to_end(scheduler))[0] == {chat[0].request_id}
+
+
 def test_who_came_first_sets_the_time() -> None:
     scheduler = patient_scheduler()
     add_all(scheduler, requests := burst(4, arrival_at=1.6))
