@@ -294,15 +294,16 @@ class KVCache:
     def evict(self, spare: Sequence | None = None, *, whole: bool = False) -> bool:
         """Give up the kept sequence that is missed least; its cold tail first, unless its id is wanted (`whole`)."""
         candidates = self._kept - {spare} if spare is not None else self._kept
-        worth = _last_use if self._is_full_of_learned() else _worth
-        seq = min(candidates, key=worth, default=None)
+        learned_last = not self._is_full_of_learned()
+        seq = min(candidates, key=lambda seq: _worth(seq, learned_last), default=None)
         if seq is None:
             return False
         self.num_evictions += 1
         if self.num_evictions % FADING_EVICTIONS == 0:
             self.tree.fade(self._kept)
-        head = 0 if whole or not self.config.can_share or seq.parked_by else _learned_length(seq)
-        if seq.whole_from <= head < seq.length and head >= MIN_KEPT_TOKENS and self._is_last_with(seq, head):
+        node, head = _learned(seq)
+        may_cut = not whole and self.config.can_share and not seq.parked_by and node.seqs == {seq}  # no other keeps it
+        if may_cut and seq.whole_from <= head < seq.length and head >= MIN_KEPT_TOKENS:
             self.truncate(seq, head)
             return True
         self._save(seq)
@@ -315,11 +316,6 @@ class KVCache:
         num_cells = self.num_cells if self.config.max_kept_cells is None else self.config.max_kept_cells
         learned = {node for seq in self._kept for node in path(seq.node) if node.hits >= HOT_HITS}
         return sum(len(node.tokens) for node in learned) > LEARNED_PART * num_cells
-
-    def _is_last_with(self, seq: Sequence, head: int) -> bool:
-        """No other one would keep its first `head` tokens."""
-        above = (node for node in path(seq.node) if node.hits >= HOT_HITS)
-        return next(above).seqs == {seq}
 
     def _save(self, seq: Sequence) -> None:
         if not (seq.parked_by or seq.node.hits) or not self._is_worth_moving(seq.length, seq.length):
@@ -359,18 +355,14 @@ class KVCache:
 NOTHING = Node([], None)  # the root of a domain that has nothing
 
 
-def _worth(seq: Sequence) -> tuple[bool, bool, float]:
-    return seq.parked_by is not None, seq.node.hits >= HOT_HITS, seq.last_used_at
+def _worth(seq: Sequence, learned_last: bool) -> tuple[bool, bool, float]:
+    return seq.parked_by is not None, learned_last and seq.node.hits >= HOT_HITS, seq.last_used_at
 
 
-def _last_use(seq: Sequence) -> tuple[bool, float]:
-    return seq.parked_by is not None, seq.last_used_at
-
-
-def _learned_length(seq: Sequence) -> int:
-    """How much of it was found again and again."""
+def _learned(seq: Sequence) -> tuple[Node, int]:
+    """How much of it was found again and again, and where that ends."""
     node, length = seq.node, seq.length
     while node.parent is not None and node.hits < HOT_HITS:
         length -= len(node.tokens)
         node = node.parent
-    return length
+    return node, length

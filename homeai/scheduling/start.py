@@ -49,11 +49,12 @@ class CommonStart:
     def _beginning(self) -> Iterator[Request]:
         """Who runs without a token yet, and who will join them: they came next and nothing keeps them out."""
         running = self._batch.running
-        yield from (r for r in running if r.num_output_tokens == 0 and r.sampling.max_tokens > 1)
+        yield from (r for r in running if r.sampling.max_tokens > 1)
         num_seats = self._config.max_num_seqs - len(running)
         waiting = (r for r in self._batch.requests.values() if r.status is RequestStatus.WAITING)
         for request in islice(waiting, num_seats):
-            if self._admission.obstacle(request, Mode.CONTINUOUS) in (None, WaitReason.SHARED_PREFIX):
+            obstacle = self._admission.obstacle(request, Mode.CONTINUOUS)
+            if request.sampling.max_tokens > 1 and obstacle in (None, WaitReason.SHARED_PREFIX):
                 yield request
 
     def _is_held(self, name: str, missing: Mapping[Request, int], now: float) -> bool:

@@ -195,10 +195,10 @@ class LlamaCppRunner:
         is_decode = self._batch.num_outputs == self._batch.num_tokens
         num_rows = self._padding.padded(self._batch.num_tokens) if is_decode else self._batch.num_tokens
         code = self._sequences.decode(self._batch, added, num_rows)
+        if is_decode and code == 0:  # on a CPU, where it counts, all is computed by now
+            self._padding.observe(num_rows, time.perf_counter() - started_at)
         work_out_grammars(works)
         self._context.synchronize()
-        if is_decode and code == 0:
-            self._padding.observe(num_rows, time.perf_counter() - started_at)
         return code
 
     # ---- draws -----------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ class Model:
         self.has_sinks = False
         self.num_tokens: int = model.get_output_embeddings().weight.shape[0]
         self.n_ctx_train = int(getattr(self.config, "max_position_embeddings", 0) or 0)
-        if can_pack(self.dtype, device):
-            pack(model)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Model:
@@ -48,7 +46,10 @@ class Model:
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise ModelLoadError(f"{path} cannot be loaded: {first_line(error)}") from error
-        return cls(model.eval().requires_grad_(False), path, device)
+        loaded = cls(model.eval().requires_grad_(False), path, device)
+        if can_pack(loaded.dtype, device):
+            pack(model)
+        return loaded
 
     @property
     def size_bytes(self) -> int:
