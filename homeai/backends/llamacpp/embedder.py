@@ -7,16 +7,16 @@ are pooled here. A model that looks both ways needs the whole text at once (and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import llama_cpp as C
 import numpy as np
-import numpy.typing as npt
 
 from homeai.backends.llamacpp.binding import Model, loaded
 from homeai.backends.llamacpp.context import Batch
+from homeai.backends.shared.pooling import POOLED, Vector, unit
 from homeai.errors import ModelLoadError
 
 CHUNK: Final = 64  # no slower than larger ones, and the logits of 64 tokens are 64 MiB at 262,144 words
@@ -27,14 +27,6 @@ POOLINGS: Final = {
 }
 OWN_POOLINGS: Final = {str(number): name for name, number in POOLINGS.items()}  # as a GGUF says it
 BOTH_WAYS: Final = frozenset({"gemma-embedding"})  # whose files do not say so
-
-Vector = npt.NDArray[np.float32]
-
-POOLED: Final[Mapping[str, Callable[[Vector], Vector]]] = {  # of rows, one for each token
-    "mean": lambda rows: rows.mean(axis=0),
-    "cls": lambda rows: rows[0],
-    "last": lambda rows: rows[-1],
-}
 
 
 class Embedder:
@@ -71,7 +63,7 @@ class Embedder:
         if self._memory:
             C.llama_memory_clear(self._memory, True)
         vector = self._pooled_chunks(token_ids) if self._is_causal else self._pooled_whole(token_ids)
-        return vector / (np.linalg.norm(vector) or np.float32(1))
+        return unit(vector)
 
     def _pooled_chunks(self, token_ids: Sequence[int]) -> Vector:
         rows = np.empty((len(token_ids), self.num_dims), np.float32)

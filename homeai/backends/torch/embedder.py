@@ -6,27 +6,17 @@ the pages of their files, which a daemon on the same folder shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import AutoModel
 from transformers.utils import logging
 
+from homeai.backends.shared.pooling import POOLED, Vector, unit
 from homeai.backends.torch.folder import POOLINGS, ModelFolder
 from homeai.backends.torch.model import first_line
 from homeai.errors import ModelLoadError
-
-POOLED: Final[Mapping[str, Callable[[torch.Tensor], torch.Tensor]]] = {  # of rows, one for each token
-    "mean": lambda rows: rows.mean(dim=0),
-    "cls": lambda rows: rows[0],
-    "last": lambda rows: rows[-1],
-}
-
-Vector = npt.NDArray[np.float32]
 
 
 class Embedder:
@@ -54,8 +44,7 @@ class Embedder:
         assert 0 < len(token_ids) <= self.max_tokens, f"{len(token_ids)} tokens, not 1 to {self.max_tokens}"
         with torch.inference_mode():
             rows = self._model(input_ids=torch.tensor([list(token_ids)])).last_hidden_state[0]
-            vector: Vector = POOLED[self.pooling](rows.float()).numpy()
-        return vector / (np.linalg.norm(vector) or np.float32(1))
+            return unit(POOLED[self.pooling](rows.float().numpy()))
 
     def close(self) -> None:
         del self._model
