@@ -33,7 +33,7 @@ from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan
 
 log = logging.getLogger("homeai.engine")
 
-GROUP_SIZE = 2  # tokens
+TELL_INTERVAL_S = 0.04  # what quick steps bring leaves together: each time costs as much as writing a token
 SNAPSHOT_INTERVAL_S = 0.5
 SNAPSHOT_MAX_REQUESTS = 200
 SNAPSHOT_MAX_SOURCES = 50
@@ -70,6 +70,7 @@ class EngineLoop:
         self._tokens: list[Output] = []  # of the step under way, not sent yet
         self._step_started_at = 0.0
         self._said_admitted = False  # by an earlier message of this step
+        self._told_at = -math.inf
         engine.on_plan = self._announce
         engine.on_output = self._take_output
 
@@ -85,6 +86,7 @@ class EngineLoop:
         """All that have come; blocks for one when there is nothing to compute, beating while it waits."""
         message = self._inbox.get_nowait()
         while message is None and not self._aborted and (pause_s := self._pause_s()) > 0:
+            self._outbox.flush()
             message = self._inbox.get(min(pause_s, self._heartbeat_interval_s))
             if message is None:
                 self._outbox.put(Heartbeat(self._step))
@@ -180,17 +182,20 @@ class EngineLoop:
             self._step_log.write(msgspec.json.encode(record) + b"\n")
 
     def _announce(self, plan: StepPlan) -> None:
-        """A long step says so before it begins: it is not a hang."""
+        """A long step says so before it begins: it is not a hang. What is held does not wait for one."""
+        if plan.predicted_s > TELL_INTERVAL_S:
+            self._outbox.flush()
         if plan.predicted_s > self._heartbeat_interval_s:
             self._outbox.put(Heartbeat(self._step, plan.predicted_s))
 
     def _take_output(self, plan: StepPlan, output: RequestOutput) -> None:
-        """Tokens leave in small groups: the front end writes the first ones while we draw the others."""
-        if len(self._tokens) == GROUP_SIZE:
+        """Tokens of a slow step leave one by one: the front end writes the first ones while we draw the others."""
+        if self._tokens and not self._ends_soon(self._engine.clock.now() - self._step_started_at):
             admitted, resumed = self._joined(plan)
             started_at = self._step_started_at
             message = TokensDrawn(outputs=self._tokens, admitted=admitted, resumed=resumed, started_at=started_at)
             self._outbox.put(message)
+            self._told_at = self._engine.clock.now()
             self._tokens, self._said_admitted = [], True
         if output.token is not None:
             self._tokens.append(Output(output.request_id, output.output_index, output.token))
@@ -205,21 +210,27 @@ class EngineLoop:
             outputs += step.outputs
         tokens, self._tokens = self._tokens, []
         admitted, resumed = self._joined(step.plan) if step else ([], [])
-        self._outbox.put(
-            StepOutputs(
-                outputs=tokens,
-                admitted=admitted,
-                resumed=resumed,
-                finished=[
-                    _finished(self._live.pop(o.request_id), o.finish_reason)
-                    for o in outputs
-                    if o.finish_reason is not None
-                ],
-                stats=self._stats(step),
-                progress=(progress := self._snapshot(step.plan.chunks if step else ())),
-                served=None if progress is None else self._served(),
-            )
+        message = StepOutputs(
+            outputs=tokens,
+            admitted=admitted,
+            resumed=resumed,
+            finished=[
+                _finished(self._live.pop(o.request_id), o.finish_reason) for o in outputs if o.finish_reason is not None
+            ],
+            stats=self._stats(step),
+            progress=(progress := self._snapshot(step.plan.chunks if step else ())),
+            served=None if progress is None else self._served(),
         )
+        is_news = message.finished or admitted or resumed or any(token.output_index == 0 for token in tokens)
+        if step is not None and not is_news and self._ends_soon(step.step_s):
+            self._outbox.hold(message)
+        else:
+            self._outbox.put(message)
+            self._told_at = self._engine.clock.now()
+
+    def _ends_soon(self, step_s: float) -> bool:
+        """A step of this length: what there is to say may wait for it."""
+        return self._engine.clock.now() + step_s < self._told_at + TELL_INTERVAL_S
 
     def _stats(self, step: Step | None) -> StepStats:
         scheduler = self._engine.scheduler

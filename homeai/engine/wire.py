@@ -75,19 +75,30 @@ class Outbox:
     """Messages to the front end, in order. `put` never blocks: a slow reader costs memory here, not a step.
 
     A frame goes straight into the socket's buffer, which is cheaper than waking a thread; a thread takes what
-    does not fit there.
+    does not fit there. What is put by `hold` goes with what comes next: one read on the other side. One thread calls.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._held: list[bytes] = []
         self._unsent: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._write, name="outbox", daemon=True)
         self._thread.start()
 
+    def hold(self, message: Up) -> None:
+        self._held.append(encode_frame(message))
+
     def put(self, message: Up) -> None:
-        frame = encode_frame(message)
+        self.hold(message)
+        self.flush()
+
+    def flush(self) -> None:
+        if not self._held:
+            return
+        frame = b"".join(self._held)
+        self._held.clear()
         with self._changed:
             if not self._unsent:
                 frame = frame[self._send_now(frame) :]
@@ -97,6 +108,7 @@ class Outbox:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, then stop."""
+        self.flush()
         with self._changed:
             self._is_closing = True
             self._changed.notify()

@@ -9,10 +9,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from homeai.backends.simulated.runner import SimulatedRunner
+from homeai.backends.simulated.runner import LinearCost, SimulatedRunner
 from homeai.clock import VirtualClock
 from homeai.engine.engine import Engine
 from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, UNFIT_GRAMMAR, EngineLoop
+from homeai.engine.runner import RunnerLimits
 from homeai.engine.wire import Prepared
 from homeai.errors import GrammarFailed
 from homeai.messages import (
@@ -60,9 +61,21 @@ class ScriptedInbox:
 class RecordingOutbox:
     def __init__(self) -> None:
         self.messages: list[Up] = []
+        self.sent: list[list[Up]] = []  # what left together
+        self._held: list[Up] = []
+
+    def hold(self, message: Up) -> None:
+        self.messages.append(message)
+        self._held.append(message)
 
     def put(self, message: Up) -> None:
-        self.messages.append(message)
+        self.hold(message)
+        self.flush()
+
+    def flush(self) -> None:
+        if self._held:
+            self.sent.append(self._held)
+            self._held = []
 
     def of(self, kind: type[Message]) -> list[Message]:
         return [m for m in self.messages if isinstance(m, kind)]
@@ -109,11 +122,16 @@ def run(
 # ---- steps ------------------------------------------------------------------------------------------
 
 
-def test_there_is_one_message_per_step() -> None:
+def test_each_step_is_told_once_with_or_after_its_tokens() -> None:
     outbox, _ = run(add("a"), add("b"))
-    steps = outbox.of(StepOutputs)
-    assert [m.stats.step for m in steps] == [1, 2, 3, 4]
-    assert [[o.request_id for o in m.outputs] for m in steps] == [["a", "b"], ["a", "b"], ["a", "b"], []]
+    assert [m.stats.step for m in outbox.of(StepOutputs)] == [1, 2, 3, 4]
+    tokens_by_step: list[list[str]] = [[]]
+    for message in outbox.messages:
+        if isinstance(message, StepOutputs | TokensDrawn):
+            tokens_by_step[-1] += [o.request_id for o in message.outputs]
+        if isinstance(message, StepOutputs):
+            tokens_by_step.append([])
+    assert tokens_by_step == [["a", "b"], ["a", "b"], ["a", "b"], [], []]
 
 
 def test_tokens_come_in_order_each_once() -> None:
@@ -139,9 +157,9 @@ def test_admission_is_said_once_before_the_first_token() -> None:
 
 def test_messages_are_taken_in_between_steps() -> None:
     outbox, _ = run(add("a", max_tokens=4), None, None, add("b", max_tokens=4))
-    steps = outbox.of(StepOutputs)
-    (joined,) = [m.stats.step for m in steps if "b" in m.admitted]
-    assert 1 < joined < 4
+    told = [m for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)]
+    (joined,) = [i for i, m in enumerate(told) if "b" in m.admitted]
+    assert 0 < sum(isinstance(m, StepOutputs) for m in told[:joined]) < 3, "steps before it"
     assert outbox.ended.keys() == {"a", "b"}
 
 
@@ -161,6 +179,42 @@ def test_finished_request_tells_its_times_and_counts() -> None:
     assert parked.parked_s > 0
     assert parked.admitted_at == 0.0
     assert parked.first_token_at is not None
+
+
+class QuickRunner(SimulatedRunner):
+    """As a small model on a GPU: 4 ms a step of few tokens."""
+
+    step_s = 0.004
+
+    def __init__(self, limits: RunnerLimits, clock: VirtualClock) -> None:
+        super().__init__(limits, clock, LinearCost(self.step_s, decode_token_s=0.0, prefill_token_s=0.001))
+
+
+class SlowRunner(QuickRunner):
+    step_s = 0.03
+
+
+def tokens_sent(outbox: RecordingOutbox) -> list[list[int]]:
+    """The output indices that left together."""
+    sent = [[o.output_index for m in part if isinstance(m, StepOutputs) for o in m.outputs] for part in outbox.sent]
+    return [indices for indices in sent if indices]
+
+
+def test_tokens_of_quick_steps_leave_together_but_the_first_at_once() -> None:
+    outbox, _ = run(add("a", max_tokens=16), runner_type=QuickRunner)
+    assert tokens_sent(outbox) == [[0], [*range(1, 10)], [*range(10, 16)]]
+    assert [m.stats.step for m in outbox.of(StepOutputs)] == list(range(1, 18)), "each step is told"
+
+
+def test_tokens_of_slow_steps_leave_one_by_one() -> None:
+    outbox, _ = run(add("a", max_tokens=5), runner_type=SlowRunner)
+    assert tokens_sent(outbox) == [[0], [1], [2], [3], [4]]
+
+
+def test_tokens_of_quick_steps_do_not_wait_for_a_slow_one() -> None:
+    waiting = [None] * 3
+    outbox, _ = run(add("a", max_tokens=9), *waiting, add("b", num_prompt_tokens=200), runner_type=QuickRunner)
+    assert tokens_sent(outbox)[:2] == [[0], [1, 2]], "and then b's prompt is read, in 0.2 s"
 
 
 # ---- idle -------------------------------------------------------------------------------------------
@@ -416,13 +470,13 @@ def test_snapshot_of_a_crowd_is_bounded_and_shows_who_runs() -> None:
     assert [p.status for p in crowd[:5]] == ["running"] * 4 + ["waiting"]
 
 
-def test_tokens_leave_in_groups_while_the_others_of_the_step_are_drawn() -> None:
-    adds = [add(name, max_tokens=1) for name in "abcde"]
+def test_tokens_leave_one_by_one_while_the_others_of_the_step_are_drawn() -> None:
+    adds = [add(name, max_tokens=1) for name in "abc"]
     outbox, _ = run(*adds)
     first, second, step = [m for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)][:3]
-    assert [len(m.outputs) for m in (first, second, step)] == [2, 2, 1]
+    assert [[o.request_id for o in m.outputs] for m in (first, second, step)] == [["a"], ["b"], ["c"]]
     assert isinstance(step, StepOutputs)
-    assert len(step.finished) == 5, "ends come after the last token"
+    assert len(step.finished) == 3, "ends come after the last token"
 
 
 def test_who_was_admitted_is_said_once_and_before_the_tokens() -> None:

@@ -28,6 +28,7 @@ from homeai.messages import (
     RequestFailed,
     Shutdown,
     StepOutputs,
+    TokensDrawn,
     Up,
     encode_frame,
     up_decoder,
@@ -181,10 +182,10 @@ def test_grammars_are_made_ready_while_others_write(resident: Child) -> None:
         msgspec.structs.replace(add("bad", PROMPT, 9), sampling=bad),
     )
     messages = resident.receive_until(ends("chat"))
-    steps = [m for m in messages if isinstance(m, StepOutputs)]
-    begun_at = next(i for i, m in enumerate(steps) if "held" in m.admitted)
-    assert any(o.request_id == "chat" for m in steps[:begun_at] for o in m.outputs), "nobody waited for it"
-    reasons = {f.request_id: f.finish_reason for m in steps for f in m.finished}
+    told = [m for m in messages if isinstance(m, StepOutputs | TokensDrawn)]
+    begun_at = next(i for i, m in enumerate(told) if "held" in m.admitted)
+    assert any(o.request_id == "chat" for m in told[:begun_at] for o in m.outputs), "nobody waited for it"
+    reasons = {f.request_id: f.finish_reason for m in told if isinstance(m, StepOutputs) for f in m.finished}
     assert reasons == {"chat": FinishReason.LENGTH, "held": FinishReason.STOP}
     (failed,) = [m for m in messages if isinstance(m, RequestFailed)]
     assert (failed.request_id, failed.is_invalid) == ("bad", True)

@@ -81,6 +81,20 @@ def test_messages_leave_in_order(sockets: tuple[socket.socket, socket.socket]) -
     outbox.close()
 
 
+def test_what_is_held_leaves_with_the_next(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
+    outbox = Outbox(theirs)
+    outbox.hold(Heartbeat(1))
+    ours.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ours.recv(1)
+    ours.setblocking(True)
+    outbox.put(Heartbeat(2))
+    outbox.hold(Heartbeat(3))
+    outbox.close()
+    assert received(ours, 3) == [Heartbeat(1), Heartbeat(2), Heartbeat(3)]
+
+
 def test_slow_reader_blocks_nobody(sockets: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = sockets
     outbox = Outbox(theirs)
