@@ -33,7 +33,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     num_preemptions: int = 0
     num_out_of_room: int = 0
     num_evictions: int = 0
-    max_lag_s: float = 0.0  # by which the event loop came late
+    max_lag_s: float = 0.0  # by which the event loop came late while a request was in the engine
     gpu_load: float | None = None
 
 

@@ -144,9 +144,9 @@ def loader(config: EngineConfig) -> Load:
 
 def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str) -> SchedulerConfig:
     """What was asked for, as far as the runner can do it."""
-    kept = config.prefix_cache_tokens
+    kept, rests_in_host = config.prefix_cache_tokens, False
     if kept is None and device == "cpu":
-        kept = limits.num_kv_cells // CPU_KEPT_PART
+        kept, rests_in_host = limits.num_kv_cells // CPU_KEPT_PART, limits.scans_all_cells
     return SchedulerConfig(
         mode=config.mode,
         window_s=config.window_s,
@@ -167,6 +167,7 @@ def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str)
             kv_bytes_per_token=limits.kv_bytes_per_token,
             max_kept_cells=kept,
             host_bytes=config.host_cache_bytes,
+            rests_in_host=rests_in_host,
         ),
         classes=config.classes,
         sources=config.sources,

@@ -78,7 +78,7 @@ class _Open:
             num_preemptions=self.counts["preemptions"],
             num_out_of_room=self.counts["out_of_room"],
             num_evictions=self.counts["evictions"],
-            max_lag_s=max((s.lag_s for s in samples), default=0.0),
+            max_lag_s=max((s.lag_s for s in samples if s.num_inside), default=0.0),
             gpu_load=sum(loads) / len(loads) if loads else None,
         )
 

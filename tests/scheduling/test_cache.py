@@ -281,6 +281,102 @@ def test_restored_sequence_is_shared_below_its_end_only_where_all_of_it_was_save
     assert other.length == num_shared
 
 
+def test_beginning_of_what_was_saved_comes_back_and_the_rest_stays_for_others() -> None:
+    cache = create_cache(host_bytes=500)
+    keep(cache, saved := text(300), parked_by="r1")
+    cache.close(compute(cache, text(800), 1.0), 1.0, keep=False)
+    ops(cache)
+    seq = cache.open("", text(250, saved[:200]), 2.0)
+    assert seq is not None
+    assert (seq.length, cache.num_used) == (200, 200)
+    (restore,) = cache.take_pending_ops()
+    assert (restore.kind, restore.length) == (KVOpKind.RESTORE, 200)
+    other = cache.open("", [*saved, 1], 3.0)
+    assert other is not None
+    assert other.length == 300
+
+
+def test_windows_and_partitions_come_back_whole_or_not_at_all() -> None:
+    for limits in ({"can_share": False}, {"is_partitioned": True, "num_seqs": 1}):
+        cache = create_cache(host_bytes=500, **limits)
+        keep(cache, saved := text(300), parked_by="r1")
+        cache.close(compute(cache, text(800), 1.0), 1.0, keep=False)
+        assert cache.num_known("", [*saved[:200], 1]) == 0
+        assert cache.num_known("", [*saved, 1]) == 300
+
+
+def test_what_is_known_counts_host_memory() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, saved := text(300))
+    assert [cache.num_known("", [*saved[:count], 1]) for count in (0, 200, 300)] == [0, 200, 300]
+    assert cache.num_known("", saved) == 299, "the last token has to run for its logits"
+    assert cache.num_known("another", [*saved, 1]) == 0
+
+
+def test_of_saved_beginnings_the_longest_is_taken() -> None:
+    cache = create_cache(host_bytes=900, rests_in_host=True)
+    head = text(100)
+    longer = [*head, *text(100)]
+    for tokens in (text(200, head), text(230, longer), text(180, head)):
+        keep(cache, tokens)
+    assert cache.num_known("", text(250, longer)) == 200
+    assert cache.num_known("", text(250, head)) == 100
+
+
+# ---- what rests in host memory -----------------------------------------------------------------------
+
+
+def test_what_nobody_runs_in_takes_no_cells_and_is_found_again() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, turn := text(300))
+    assert (ops(cache), cache.num_used, cache.host.num_bytes) == ([KVOpKind.SAVE, KVOpKind.DROP], 0, 300)
+    again = cache.open("", [*turn, *text(20)], 1.0)
+    assert again is not None
+    assert (again.length, ops(cache)) == (300, [KVOpKind.RESTORE, KVOpKind.FORGET])
+    cache.close(again, 2.0)
+    assert cache.host.num_bytes == 300, "one conversation is there once"
+
+
+def test_a_little_that_differs_at_the_end_is_not_kept_twice() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, turn := text(300))
+    ops(cache)
+    keep(cache, text(320, turn[:290]), 1.0)
+    assert ops(cache) == [KVOpKind.RESTORE, KVOpKind.FORGET, KVOpKind.SAVE, KVOpKind.DROP]
+    assert cache.host.num_bytes == 320
+
+
+def test_parked_request_rests_where_it_was() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, text(300), parked_by="r1")
+    assert (ops(cache), cache.num_used) == ([], 300)
+
+
+@pytest.mark.parametrize("changes", [{"host_bytes": 0}, {"is_worth_saving": False}, {"can_save": False}])
+def test_what_cannot_rest_in_host_memory_stays_in_the_cells(changes: dict[str, object]) -> None:
+    cache = create_cache(**{"host_bytes": 500, "rests_in_host": True} | changes)  # type: ignore[arg-type]
+    keep(cache, tokens := text(300))
+    assert (ops(cache), cache.find("", [*tokens, 1]).length) == ([], 300)
+
+
+def test_pinned_beginning_stays_in_the_cells() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    seq = compute(cache, text(100))
+    assert cache.pin(seq)
+    cache.close(seq, 0.0)
+    assert (ops(cache), cache.num_used) == ([], 100)
+
+
+def test_saved_sequence_that_cannot_be_brought_back_is_forgotten() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, tokens := text(300))
+    ops(cache)
+    compute(cache, text(250, tokens[:100]), 1.0)
+    (restore,) = cache.take_pending_ops()
+    cache.forget_saved(restore.other)
+    assert (ops(cache), cache.host.num_bytes) == ([KVOpKind.FORGET], 0)
+
+
 # ---- partitions -------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,14 @@ def test_slice_holds_means_maxima_and_sums() -> None:
     assert slice_.max_kv_used == 30  # what is only kept is not in use
 
 
+def test_loop_that_came_late_while_nobody_was_there_held_nobody_up() -> None:
+    """While the daemon starts, say."""
+    recorder = Recorder(lambda: 1000.0)
+    recorder.sample(Sample(0, 0, 0, Counter(), lag_s=0.5))
+    recorder.sample(busy(1, lag_s=0.1))
+    assert [slice_.max_lag_s for slice_ in recorder.slices] == [0.1]
+
+
 def test_slices_are_bounded_and_the_oldest_go() -> None:
     times = iter(range(10_000))
     recorder = Recorder(lambda: float(next(times)))
