@@ -15,11 +15,11 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from homeai.scheduling.host import HostStore
+from homeai.scheduling.host import HostStore, SavedSequence
 from homeai.scheduling.plan import KVOp, KVOpKind
 from homeai.scheduling.tree import Match, Node, PrefixTree, Sequence, path
 
-MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache
+MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache, moving costs more
 MIN_KEPT_TOKENS = 32
 FADING_EVICTIONS = 64  # after so many, hits count half
 HOT_HITS = 2  # found so often, a beginning is learned: it goes last
@@ -119,7 +119,7 @@ class KVCache:
     def num_known(self, domain: str, tokens: list[int]) -> int:
         """Tokens of it that need not be computed: what `open` would find, here or in host memory."""
         length = self.find(domain, tokens).length
-        saved = self.host.find(domain, tokens, longer_than=length, can_cut=self._can_cut_saved)
+        saved = self._find_saved(domain, tokens, length)
         return length if saved is None else saved[1]
 
     def num_held_of(self, domain: str, tokens: list[int]) -> int:
@@ -276,13 +276,16 @@ class KVCache:
         seq = self._seqs[seq_id] = Sequence(seq_id, self._root(domain))
         return seq
 
-    @property
-    def _can_cut_saved(self) -> bool:
-        return self.config.can_share and not self.config.is_partitioned
+    def _find_saved(self, domain: str, tokens: list[int], length: int) -> tuple[SavedSequence, int] | None:
+        """What brings more than the `length` tokens that are here, and how many it brings."""
+        can_cut = self.config.can_share and not self.config.is_partitioned
+        return self.host.find(
+            domain, tokens, longer_than=length, min_cut=length + MIN_SHARED_TOKENS if can_cut else None
+        )
 
     def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int, now: float) -> Sequence | None:
         """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then."""
-        found = self.host.find(domain, tokens, longer_than=length, can_cut=self._can_cut_saved)
+        found = self._find_saved(domain, tokens, length)
         if found is None:
             return None
         saved, num_found = found

@@ -39,10 +39,10 @@ class HostStore:
         return sum(saved.length for saved in self._saved.values()) * self._bytes_per_token
 
     def find(
-        self, domain: str, tokens: list[int], *, longer_than: int = 0, can_cut: bool = True
+        self, domain: str, tokens: list[int], *, longer_than: int, min_cut: int | None
     ) -> tuple[SavedSequence, int] | None:
-        """The one that begins with most of `tokens` but the last, and how many that are; with all of it, if it cannot
-        be cut. None where no more than `longer_than` are found."""
+        """The one that begins with most of `tokens` but the last, and how many that are: with all that it holds, or at
+        least with `min_cut` tokens. None where no more than `longer_than` are found."""
         best, best_length, limit = None, longer_than, len(tokens) - 1
         for saved in self._saved.values():
             if saved.domain != domain or not best_length < min(saved.length, limit):
@@ -50,7 +50,8 @@ class HostStore:
             if saved.tokens[best_length] != tokens[best_length]:  # most differ from the best one there, if not before
                 continue
             length = common_length(saved.tokens, tokens, 0, limit)
-            if length > best_length and (can_cut or length == saved.length):
+            is_enough = length == saved.length or (min_cut is not None and length >= min_cut)
+            if length > best_length and is_enough:
                 best, best_length = saved, length
         return None if best is None else (best, best_length)
 

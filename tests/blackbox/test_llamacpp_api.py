@@ -80,7 +80,7 @@ def test_an_answer_has_all_that_llama_servers_clients_read(daemon: Daemon, strea
 
 
 def test_a_stream_is_the_whole_answer_in_parts(daemon: Daemon) -> None:
-    request = {"prompt": STORY, "n_predict": 12, "cache_prompt": False, **GREEDY}  # both computed in the same chunks
+    request = {"prompt": FRANCE, "n_predict": 12, "cache_prompt": False, **GREEDY}  # short: read in one go both times
     whole = complete(daemon, **request)
     parts = complete(daemon, stream=True, **request)
     assert parts["content"] == whole["content"]

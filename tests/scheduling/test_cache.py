@@ -337,6 +337,15 @@ def test_what_nobody_runs_in_takes_no_cells_and_is_found_again() -> None:
     assert cache.host.num_bytes == 300, "one conversation is there once"
 
 
+def test_few_tokens_are_computed_rather_than_brought_back() -> None:
+    cache = create_cache(host_bytes=500, rests_in_host=True)
+    keep(cache, saved := text(300))
+    assert cache.num_known("", text(100, saved[:15])) == 0
+    ops(cache)
+    compute(cache, text(100, saved[:15]), 1.0)
+    assert ops(cache) == []
+
+
 def test_a_little_that_differs_at_the_end_is_not_kept_twice() -> None:
     cache = create_cache(host_bytes=500, rests_in_host=True)
     keep(cache, turn := text(300))
