@@ -144,9 +144,9 @@ def loader(config: EngineConfig) -> Load:
 
 def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str) -> SchedulerConfig:
     """What was asked for, as far as the runner can do it."""
-    kept, rests_in_host = config.prefix_cache_tokens, False
+    kept = config.prefix_cache_tokens
     if kept is None and device == "cpu":
-        kept, rests_in_host = limits.num_kv_cells // CPU_KEPT_PART, limits.scans_all_cells
+        kept = limits.num_kv_cells // CPU_KEPT_PART
     return SchedulerConfig(
         mode=config.mode,
         window_s=config.window_s,
@@ -167,7 +167,6 @@ def scheduler_config(config: EngineConfig, limits: RunnerLimits, *, device: str)
             kv_bytes_per_token=limits.kv_bytes_per_token,
             max_kept_cells=kept,
             host_bytes=config.host_cache_bytes,
-            rests_in_host=rests_in_host,
         ),
         classes=config.classes,
         sources=config.sources,

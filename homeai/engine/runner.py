@@ -23,7 +23,6 @@ class RunnerLimits:
     is_partitioned: every sequence has num_kv_cells / num_seqs cells of its own; else all share one pool.
     can_share: the head of a sequence can be shared with another one, and its tail be cut off.
     can_save: a sequence can be copied to host memory and back.
-    scans_all_cells: a step is slower by all cells in use, whoever they belong to.
     kv_bytes_per_token: about what a token takes, on the device or saved.
     max_drafts: tokens that may be guessed behind a decode; 0 where they cannot be taken back.
     """
@@ -37,7 +36,6 @@ class RunnerLimits:
     is_partitioned: bool = False
     can_share: bool = True
     can_save: bool = True
-    scans_all_cells: bool = False
     kv_bytes_per_token: int = 0
     max_drafts: int = 0
 

@@ -121,6 +121,5 @@ def _limits(settings: EngineConfig, cost: StepCost) -> RunnerLimits:
         end_token_ids=frozenset(),
         num_seqs=settings.max_num_seqs + (0 if is_partitioned else settings.num_cached_seqs),
         is_partitioned=is_partitioned,
-        scans_all_cells=not is_partitioned,
         kv_bytes_per_token=kv_bytes_per_token,
     )

@@ -41,7 +41,7 @@ class Batch:
 
     def add(self, request: Request) -> None:
         self.requests[request.request_id] = request
-        request.num_cached_tokens = self._cache.num_known(self.domain(request), request.prompt_token_ids)
+        request.num_cached_tokens = self._cache.find(self.domain(request), request.prompt_token_ids).length
         self.waiting.push(request)
 
     def join(self, plan: StepPlan, request: Request, now: float) -> None:

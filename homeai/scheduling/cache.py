@@ -15,11 +15,11 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from homeai.scheduling.host import HostStore, SavedSequence
+from homeai.scheduling.host import HostStore
 from homeai.scheduling.plan import KVOp, KVOpKind
 from homeai.scheduling.tree import Match, Node, PrefixTree, Sequence, path
 
-MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache, moving costs more
+MIN_SHARED_TOKENS = 16  # a shorter common beginning is computed again: sharing scans the whole cache
 MIN_KEPT_TOKENS = 32
 FADING_EVICTIONS = 64  # after so many, hits count half
 HOT_HITS = 2  # found so often, a beginning is learned: it goes last
@@ -32,7 +32,6 @@ class CacheConfig:
 
     max_kept_cells: cells that may be kept for reuse while nobody runs in them.
     host_bytes: host memory for saved sequences; 0 saves none.
-    rests_in_host: what nobody runs in lies there, as far as it has room, instead of in the cells.
     """
 
     num_cells: int
@@ -43,7 +42,6 @@ class CacheConfig:
     kv_bytes_per_token: int = 0
     max_kept_cells: int | None = None
     host_bytes: int = 0
-    rests_in_host: bool = False
 
 
 class KVCache:
@@ -116,12 +114,6 @@ class KVCache:
         """What is computed of `tokens` but the last, which has to run for its logits."""
         return self.tree.match(self._roots.get(domain, NOTHING), tokens, len(tokens) - 1)
 
-    def num_known(self, domain: str, tokens: list[int]) -> int:
-        """Tokens of it that need not be computed: what `open` would find, here or in host memory."""
-        length = self.find(domain, tokens).length
-        saved = self._find_saved(domain, tokens, length)
-        return length if saved is None else saved[1]
-
     def num_held_of(self, domain: str, tokens: list[int]) -> int:
         """Of what is computed of `tokens`, the cells that somebody runs in anyway."""
         node, offset, _ = self.find(domain, tokens)
@@ -140,8 +132,7 @@ class KVCache:
         `is_new`: a request that was not here before, whose hits tell what is worth keeping.
         """
         match = self.find(domain, tokens)
-        max_cells = self.num_available if max_cells is None else max_cells
-        seq = self._restore(domain, tokens, match.length, max_cells, now)
+        seq = self._restore(domain, tokens, match.length, self.num_available if max_cells is None else max_cells)
         seq = seq or self._adopt(match) or self._share(match) or self._empty(domain)
         if seq is None:
             return None
@@ -174,9 +165,6 @@ class KVCache:
         seq.last_used_at = now
         if not seq.is_pinned:
             self._kept.add(seq)
-            if self.config.rests_in_host and not parked_by and self._save(seq):
-                self._kept.remove(seq)
-                self._drop(seq)
         limit = self.config.max_kept_cells
         while limit is not None and self.num_kept > limit and any(other.parked_by is None for other in self._kept):
             self.evict()
@@ -228,11 +216,6 @@ class KVCache:
                 self._drop(seq)
         self._ops += [KVOp(KVOpKind.FORGET, -1, other=number) for number in self.host.forget_parked(request_id)]
 
-    def forget_saved(self, number: int) -> None:
-        """It could not be brought back."""
-        if self.host.discard(number) is not None:
-            self._ops.append(KVOp(KVOpKind.FORGET, -1, other=number))
-
     # ---- how a sequence begins -------------------------------------------------------------------
 
     def _root(self, domain: str) -> Node:
@@ -276,35 +259,23 @@ class KVCache:
         seq = self._seqs[seq_id] = Sequence(seq_id, self._root(domain))
         return seq
 
-    def _find_saved(self, domain: str, tokens: list[int], length: int) -> tuple[SavedSequence, int] | None:
-        """What brings more than the `length` tokens that are here, and how many it brings."""
-        can_cut = self.config.can_share and not self.config.is_partitioned
-        return self.host.find(
-            domain, tokens, longer_than=length, min_cut=length + MIN_SHARED_TOKENS if can_cut else None
-        )
-
-    def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int, now: float) -> Sequence | None:
+    def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int) -> Sequence | None:
         """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then."""
-        found = self._find_saved(domain, tokens, length)
-        if found is None:
+        saved = self.host.find(domain, tokens)
+        if saved is None or saved.length <= length or saved.length > min(max_cells, self.num_available):
             return None
-        saved, num_found = found
-        if saved.length > min(max_cells, self.num_available):
-            return None
-        if not self._is_worth_moving(saved.length, num_found - length):
+        if not self._is_worth_moving(saved.length, saved.length - length):
             return None
         seq = self._empty(domain)
         if seq is None:
             return None
         self.host.discard(saved.number)  # first: making room may save others
         self.tree.hold(seq, True)
-        self.reserve(saved.length)  # all of it comes back before the rest is cut off
-        self.commit(seq, saved.length, saved.tokens[:num_found])
+        self.reserve(saved.length)
+        self.commit(seq, saved.length, saved.tokens)
         seq.whole_from = seq.length if self.config.is_partitioned else 0
         self._ops.append(KVOp(KVOpKind.RESTORE, seq.seq_id, other=saved.number, length=seq.length))
-        goes_on = num_found == saved.length or (not saved.parked_by and saved.length - num_found < MIN_KEPT_TOKENS)
-        if goes_on or not self.host.put_back(saved, now):
-            self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
+        self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
         return seq
 
     # ---- how a sequence ends ---------------------------------------------------------------------
@@ -346,21 +317,16 @@ class KVCache:
         learned = {node for seq in self._kept for node in path(seq.node) if node.hits >= HOT_HITS}
         return sum(len(node.tokens) for node in learned) > LEARNED_PART * num_cells
 
-    def _save(self, seq: Sequence) -> bool:
-        """Whether it will lie in host memory."""
-        is_wanted = self.config.rests_in_host or seq.parked_by or seq.node.hits
-        if not is_wanted or not self._is_worth_moving(seq.length, seq.length):
-            return False
+    def _save(self, seq: Sequence) -> None:
+        if not (seq.parked_by or seq.node.hits) or not self._is_worth_moving(seq.length, seq.length):
+            return
         root = self._root_of(seq)
         domain = next(name for name, other in self._roots.items() if other is root)
         tokens = self.tree.tokens(seq)
         number, forgotten = self.host.put(domain, tokens, parked_by=seq.parked_by, now=seq.last_used_at)
         self._ops += [KVOp(KVOpKind.FORGET, -1, other=old) for old in forgotten]
-        if self.config.rests_in_host:  # what left the cells did not give way; this did
-            self.num_evictions += len(forgotten)
         if number is not None:
             self._ops.append(KVOp(KVOpKind.SAVE, seq.seq_id, other=number, length=seq.length))
-        return number is not None
 
     def _drop(self, seq: Sequence) -> None:
         root = self._root_of(seq)

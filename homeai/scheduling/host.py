@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from homeai.scheduling.tree import common_length
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +19,14 @@ class SavedSequence:
     def length(self) -> int:
         return len(self.tokens)
 
+    def begins(self, tokens: list[int]) -> bool:
+        """`tokens` begin with all of it, and go on. Most differ in the last one, which is quick to see."""
+        length = self.length
+        return length < len(tokens) and self.tokens[-1] == tokens[length - 1] and self.tokens == tokens[:length]
+
 
 class HostStore:
-    """Bounded by bytes: what was used longest ago gives way, what parked requests left after all else."""
+    """Bounded by bytes; a saved sequence is found again only as a whole: cold tails were cut off before."""
 
     def __init__(self, max_bytes: int, bytes_per_token: int) -> None:
         self.max_bytes = max_bytes
@@ -38,22 +41,10 @@ class HostStore:
     def num_bytes(self) -> int:
         return sum(saved.length for saved in self._saved.values()) * self._bytes_per_token
 
-    def find(
-        self, domain: str, tokens: list[int], *, longer_than: int, min_cut: int | None
-    ) -> tuple[SavedSequence, int] | None:
-        """The one that begins with most of `tokens` but the last, and how many that are: with all that it holds, or at
-        least with `min_cut` tokens. None where no more than `longer_than` are found."""
-        best, best_length, limit = None, longer_than, len(tokens) - 1
-        for saved in self._saved.values():
-            if saved.domain != domain or not best_length < min(saved.length, limit):
-                continue
-            if saved.tokens[best_length] != tokens[best_length]:  # most differ from the best one there, if not before
-                continue
-            length = common_length(saved.tokens, tokens, 0, limit)
-            is_enough = length == saved.length or (min_cut is not None and length >= min_cut)
-            if length > best_length and is_enough:
-                best, best_length = saved, length
-        return None if best is None else (best, best_length)
+    def find(self, domain: str, tokens: list[int]) -> SavedSequence | None:
+        """The longest one that `tokens` begin with and go on after."""
+        fitting = (saved for saved in self._saved.values() if saved.domain == domain and saved.begins(tokens))
+        return max(fitting, key=lambda saved: saved.length, default=None)
 
     def put(self, domain: str, tokens: list[int], *, parked_by: str | None, now: float) -> tuple[int | None, list[int]]:
         """The number of the new one (None: it does not fit) and of those that had to go for it."""
@@ -74,13 +65,6 @@ class HostStore:
     def discard(self, number: int) -> SavedSequence | None:
         """It was brought back, or could not be saved."""
         return self._saved.pop(number, None)
-
-    def put_back(self, saved: SavedSequence, now: float) -> bool:
-        """It was discarded, and may still be wanted: it stays if there is room for it."""
-        if self.num_bytes + saved.length * self._bytes_per_token > self.max_bytes:
-            return False
-        self._saved[saved.number] = replace(saved, saved_at=now)
-        return True
 
     def parked_by(self, number: int) -> str | None:
         saved = self._saved.get(number)

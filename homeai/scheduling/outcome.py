@@ -109,8 +109,6 @@ class StepOutcome:
                 lost.discard(op.seq_id)
                 if not done.ok:
                     lost.add(op.seq_id)
-                    if op.kind is KVOpKind.RESTORE:
-                        self._cache.forget_saved(op.other)
         for seq_id in lost:
             self._lose(seq_id)
         if num_bytes and result.kv_ops_s > 0:

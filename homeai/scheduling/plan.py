@@ -31,7 +31,7 @@ class KVOpKind(enum.StrEnum):
     TRUNCATE = "truncate"  # keep the first `length` tokens of seq_id
     SHARE = "share"  # the empty seq_id begins with the first `length` tokens of `other`
     SAVE = "save"  # copy the first `length` tokens of seq_id to host memory, as `other`
-    RESTORE = "restore"  # the empty seq_id becomes the first `length` tokens of `other` in host memory
+    RESTORE = "restore"  # the empty seq_id becomes what `other` in host memory holds, `length` tokens
     FORGET = "forget"  # free `other` in host memory
 
 

@@ -79,7 +79,7 @@ class CommonStart:
         if request.status is RequestStatus.RUNNING:
             return max(0, request.num_uncomputed_tokens - 1)
         prompt = request.prompt_token_ids
-        num_known = self._cache.num_known(self._batch.domain(request), prompt)
+        num_known = self._cache.find(self._batch.domain(request), prompt).length
         if (other := self._admission.awaited(request)) is not None:
             num_known = max(num_known, common_length(other.prompt_token_ids, prompt, 0, len(prompt) - 1))
         return len(prompt) - 1 - num_known

@@ -26,8 +26,8 @@ async def ask(client: httpx.AsyncClient, numbers: range, *, at_once: int) -> Non
 
 
 async def test_the_engine_holds_no_more_after_500_requests_than_after_100(start_daemon: Callable[..., Daemon]) -> None:
-    # small caches are soon full: every cell, and all of the host memory, was written to before the first look
-    daemon = start_daemon("scheduler.kv_cells=1024", "scheduler.host_cache_mb=4")
+    # a small cache is soon full: every cell of it was written to before the first look
+    daemon = start_daemon("scheduler.kv_cells=1024")
     (engine,) = psutil.Process(daemon.process.pid).children()
     async with daemon.async_client() as client:
         await ask(client, range(100), at_once=8)

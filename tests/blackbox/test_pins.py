@@ -21,8 +21,7 @@ DIARY = "{name: diary, class: voice, private: true, match: {header: [diary]}}"
 
 @pytest.fixture(scope="module")
 def pinned(start_daemon: Callable[..., Daemon]) -> Daemon:
-    few = f"scheduler.kv_cells={NUM_CELLS}", "scheduler.host_cache_mb=0"
-    return start_daemon(f"pins={PINS}", f"sources=[{DIARY}]", *few)
+    return start_daemon(f"pins={PINS}", f"sources=[{DIARY}]", f"scheduler.kv_cells={NUM_CELLS}")
 
 
 def pins(daemon: Daemon) -> dict[str, Any]:

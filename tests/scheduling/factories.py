@@ -20,7 +20,7 @@ WEIGHTS = {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
 
 
 CACHE_KEYS = {"num_cells", "num_seqs", "is_partitioned", "can_share", "can_save", "kv_bytes_per_token"}
-CACHE_KEYS |= {"max_kept_cells", "host_bytes", "rests_in_host"}
+CACHE_KEYS |= {"max_kept_cells", "host_bytes"}
 
 
 def create_scheduler(**config: object) -> Scheduler:

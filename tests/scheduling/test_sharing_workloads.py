@@ -75,7 +75,6 @@ CONFIGS = st.fixed_dictionaries(
         "max_chunk_tokens": st.integers(1, 64),
         "max_kept_cells": st.sampled_from([0, 60, None]),
         "host_bytes": st.sampled_from([0, 300, 10_000]),
-        "rests_in_host": st.booleans(),
         "can_share": st.integers(0, 4).map(bool),
         "can_save": st.booleans(),
         "classes": st.just(CLASSES),

@@ -308,7 +308,6 @@ def _limits(config: EngineConfig, model: Model, layout: Layout, context: Context
         num_seqs=layout.num_seqs,
         is_partitioned=layout.is_partitioned,
         can_share=layout.can_share,
-        scans_all_cells=not layout.is_partitioned,
         kv_bytes_per_token=model.kv_bytes_per_token(config.kv_type),
         max_drafts=config.max_drafts if layout.can_share else 0,
     )

@@ -120,8 +120,8 @@ class SimulatedRunner:
                 self._saved[op.other] = list(self._held[op.seq_id].tokens)
                 return KVOpResult(num_bytes=op.length * self._limits.kv_bytes_per_token)
             case KVOpKind.RESTORE:
-                assert len(self._saved[op.other]) >= op.length, f"{op}: {len(self._saved[op.other])} tokens were saved"
-                self._append(op.seq_id, self._saved[op.other][: op.length])
+                assert len(self._saved[op.other]) == op.length, f"{op}: {len(self._saved[op.other])} tokens were saved"
+                self._append(op.seq_id, self._saved[op.other])
                 return KVOpResult(num_bytes=op.length * self._limits.kv_bytes_per_token)
             case KVOpKind.FORGET:
                 del self._saved[op.other]

@@ -1,7 +1,7 @@
 // What is going on: the state, the gauges, the requests.
 
 import { byId, drawSpark, field, fill, put, reconcile, tone, write } from "./dom.js";
-import { STATES, WAITS, bytes, capitalised, duration, milliseconds, num, percent, share } from "./words.js";
+import { STATES, WAITS, capitalised, duration, milliseconds, num, percent, share } from "./words.js";
 
 const ORDER = { running: 0, preempted: 1, waiting: 2 };
 const MAX_SEATS_DRAWN = 64;
@@ -90,8 +90,7 @@ function drawContext({ kv }) {
   put("kv-total", kv.total ? `of ${num(kv.total)} tokens` : "tokens");
   put("kv-used", num(kv.used - kv.kept));
   const kept = kv.kept ? `, ${num(kv.kept)} more kept for reuse` : "";
-  const saved = kv.host_bytes ? `, ${bytes(kv.host_bytes)} saved for reuse` : "";
-  put("kv-note", kv.total ? `${percent(share(kv.used - kv.kept, kv.total))} in use${kept}${saved}` : "Comes with the model");
+  put("kv-note", kv.total ? `${percent(share(kv.used - kv.kept, kv.total))} in use${kept}` : "Comes with the model");
   fill(byId("kv-bar"), share(kv.used - kv.kept, kv.total));
   fill(byId("kv-kept-bar"), share(kv.kept, kv.total));
 }

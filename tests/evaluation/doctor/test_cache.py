@@ -115,10 +115,7 @@ def test_why_they_are_gone_decides_what_to_change() -> None:
     assert "cache_prompt" in asked.cause
     evicting = create_vitals(create_slice(num_evictions=40))
     on_cpu = prefix_cache.check_resent(create_facts(rows=resending(0), vitals=evicting))
-    assert on_cpu.settings == {"scheduler.host_cache_mb": "1024"}
-    in_cells = create_config(("scheduler.host_cache_mb", "0"))
-    kept_there = prefix_cache.check_resent(create_facts(rows=resending(0), vitals=evicting, config=in_cells))
-    assert kept_there.settings == {"scheduler.prefix_cache_tokens": "8192"}
+    assert on_cpu.settings == {"scheduler.prefix_cache_tokens": "8192"}
     on_gpu = create_facts(rows=resending(0), vitals=evicting, status=create_status(device="cuda"))
     assert prefix_cache.check_resent(on_gpu).settings == {
         "scheduler.max_cached_seqs": "48",

@@ -196,14 +196,6 @@ def _why_gone(facts: Facts, source: str) -> tuple[str, list[str], dict[str, str]
             {},
         )
     scheduler, cells = config.scheduler, facts.num_kv_cells
-    if not facts.on_gpu and scheduler.prefix_cache_tokens is None and scheduler.host_cache_mb:
-        more = 2 * scheduler.host_cache_mb
-        return (
-            f"What is kept for reuse lies in {scheduler.host_cache_mb:,} MiB of ordinary memory "
-            f"(scheduler.host_cache_mb), and {evictions} beginnings gave way there lately.",
-            [f"Keep more: {more:,} MiB."],
-            {"scheduler.host_cache_mb": str(more)},
-        )
     if scheduler.prefix_cache_tokens is not None or not facts.on_gpu:
         now = scheduler.prefix_cache_tokens if scheduler.prefix_cache_tokens is not None else cells // 8
         more = min(cells, max(2 * now, cells // 2))
