@@ -70,7 +70,7 @@ class EngineLoop:
         self._tokens: list[Output] = []  # of the step under way, not sent yet
         self._step_started_at = 0.0
         self._said_admitted = False  # by an earlier message of this step
-        self._told_at = -math.inf
+        self._told_at = -math.inf  # the end of the last step that was not held back
         engine.on_plan = self._announce
         engine.on_output = self._take_output
 
@@ -195,7 +195,6 @@ class EngineLoop:
             started_at = self._step_started_at
             message = TokensDrawn(outputs=self._tokens, admitted=admitted, resumed=resumed, started_at=started_at)
             self._outbox.put(message)
-            self._told_at = self._engine.clock.now()
             self._tokens, self._said_admitted = [], True
         if output.token is not None:
             self._tokens.append(Output(output.request_id, output.output_index, output.token))

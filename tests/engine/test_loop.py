@@ -190,8 +190,10 @@ class QuickRunner(SimulatedRunner):
         super().__init__(limits, clock, LinearCost(self.step_s, decode_token_s=0.0, prefill_token_s=0.001))
 
 
-class SlowRunner(QuickRunner):
-    step_s = 0.03
+class SteadyRunner(QuickRunner):
+    """As a larger one: two steps take longer than what is said may wait."""
+
+    step_s = 0.025
 
 
 def tokens_sent(outbox: RecordingOutbox) -> list[list[int]]:
@@ -207,8 +209,14 @@ def test_tokens_of_quick_steps_leave_together_but_the_first_at_once() -> None:
 
 
 def test_tokens_of_slow_steps_leave_one_by_one() -> None:
-    outbox, _ = run(add("a", max_tokens=5), runner_type=SlowRunner)
+    outbox, _ = run(add("a", max_tokens=5), runner_type=SteadyRunner)
     assert tokens_sent(outbox) == [[0], [1], [2], [3], [4]]
+
+
+def test_all_tokens_of_a_slow_step_leave_in_it() -> None:
+    outbox, _ = run(*[add(name, max_tokens=5) for name in "abc"], runner_type=SteadyRunner)
+    drawn = [[o.request_id for m in part for o in m.outputs] for part in outbox.sent]  # type: ignore[union-attr]
+    assert [names for names in drawn if names] == [["a"], ["b"], ["c"]] * 5
 
 
 def test_tokens_of_quick_steps_do_not_wait_for_a_slow_one() -> None:
