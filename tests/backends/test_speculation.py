@@ -19,6 +19,7 @@ RECIPE = (
     "Mix the flour with sugar, salt and lemon zest. Rub in the cold butter. Knead in one egg and let the dough rest "
     "for an hour. Roll it out, cut stars and moons, and bake them at 180 degrees for twelve minutes.\n"
 )
+COUNTING = "One, two, three, four, five, six, seven, eight,"  # no token of what follows is a near-tie
 REPEATING = f"Recipe, first copy:\n{RECIPE}\nRecipe, second copy:\n{RECIPE}\nRecipe, third copy:\n"
 
 
@@ -148,7 +149,7 @@ def test_end_token_that_is_ignored_is_drawn_over(driver: Driver) -> None:
 
 
 def test_neighbours_of_a_guessing_request_are_as_they_were(driver: Driver) -> None:
-    prompt, other = prompt_of(driver), prompt_of(driver, "The three largest cities of Austria are")
+    prompt, other = prompt_of(driver), prompt_of(driver, COUNTING)
     expected = without_drafts(driver, other, 12)
     driver.add("fast", 0, prompt)
     driver.add("slow", 1, other)
