@@ -61,6 +61,22 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
+def product(
+    sgemm: ctypes._NamedFuncPointer, type_name: str, weights: np.ndarray, inputs: np.ndarray, num_threads: int
+) -> np.ndarray | None:
+    """[columns, rows]; None where it is left to another kernel."""
+    number, num_bytes = TYPES[type_name]
+    num_rows, num_columns, num_blocks = len(weights), len(inputs), weights.shape[1] // num_bytes
+    result = np.full((num_columns, num_rows), np.nan, np.float32)
+    m, n, k = (ctypes.c_int64(size) for size in (num_rows, num_columns, num_blocks))
+    for thread in range(num_threads):
+        params = ComputeParams(thread, num_threads)
+        operands = (pointer(weights), k, pointer(inputs), k, pointer(result), m)
+        if not sgemm(ctypes.byref(params), m, n, k, *operands, number, Q8_0, F32):
+            return None
+    return result
+
+
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("num_blocks", [1, 20, 33])
 @pytest.mark.parametrize("num_rows", [5, 16, 64, 117])
@@ -72,14 +88,24 @@ def test_product_is_right_for_every_number_of_columns(
     weights, w = quantised(ggml, type_name, scale * random.normal(size=(num_rows, num_blocks * BLOCK)))
     for num_columns in (*range(2, 18), 40):
         inputs, x = quantised(ggml, "q8_0", random.normal(size=(num_columns, num_blocks * BLOCK)))
-        product = np.full((num_columns, num_rows), np.nan, np.float32)
-        num_threads = 1 + num_columns % 3
-        for thread in range(num_threads):
-            params = ComputeParams(thread, num_threads)
-            sizes = [ctypes.c_int64(n) for n in (num_rows, num_columns, num_blocks)]
-            lda, ldb, ldc = (ctypes.c_int64(n) for n in (num_blocks, num_blocks, num_rows))
-            places = (pointer(weights), lda, pointer(inputs), ldb, pointer(product), ldc)
-            assert sgemm(ctypes.byref(params), *sizes, *places, TYPES[type_name][0], Q8_0, F32)
+        result = product(sgemm, type_name, weights, inputs, 1 + num_columns % 3)
+        assert result is not None
         exact = x.astype(np.float64) @ w.T.astype(np.float64)
         size = np.abs(x).astype(np.float64) @ np.abs(w).T  # what rounding is relative to
-        assert np.max(np.abs(product - exact) / size) < 1e-6
+        assert np.max(np.abs(result - exact) / size) < 1e-6
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_column_does_not_depend_on_its_neighbours(
+    ggml: ctypes.CDLL, sgemm: ctypes._NamedFuncPointer, type_name: str
+) -> None:
+    random = np.random.default_rng(7)
+    weights, _ = quantised(ggml, type_name, random.normal(size=(117, 20 * BLOCK)))
+    inputs, _ = quantised(ggml, "q8_0", random.normal(size=(19, 20 * BLOCK)))
+    alone = product(sgemm, type_name, weights, inputs[:1], 1)
+    if alone is None:
+        pytest.skip("not a processor with AVX-512 VNNI: one column has a kernel of its own")
+    for num_columns in range(2, 20):
+        result = product(sgemm, type_name, weights, inputs[:num_columns], 2)
+        assert result is not None
+        np.testing.assert_array_equal(result[0], alone[0])

@@ -10,11 +10,11 @@ import pytest
 from homeai.backends.llamacpp.runner import LlamaCppRunner, load
 from homeai.backends.shared.drafts import StepCosts
 from homeai.scheduling.plan import KVOp, KVOpKind
-from tests.backends.factories import Cells, Driver, encode, long_text
+from tests.backends.factories import Driver, encode, long_text
+from tests.backends.test_llamacpp_runner import DELTA, gaps
 from tests.engine.factories import create_engine_config
 
 MAX_DRAFTS = 15
-DELTA = 0.2
 RECIPE = (
     "Mix the flour with sugar, salt and lemon zest. Rub in the cold butter. Knead in one egg and let the dough rest "
     "for an hour. Roll it out, cut stars and moons, and bake them at 180 degrees for twelve minutes.\n"
@@ -84,19 +84,15 @@ def test_drawn_text_is_that_of_its_seed(driver: Driver) -> None:
 
 
 def test_free_text_agrees_although_most_guesses_are_wrong(driver: Driver) -> None:
-    model = driver.runner._model
     prompt = prompt_of(driver, "He said no. She said no. They said no. He said maybe. Once upon a time, he said")
-    driver.add("free", 0, prompt, temperature=1.0, seed=3, top_k=0, top_p=1.0, min_p=0.0)
+    only_words_of_the_prompt = dict.fromkeys(prompt, 20.0)
+    sampling = {"temperature": 2.0, "seed": 3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    driver.add("free", 0, prompt, logit_bias=only_words_of_the_prompt, **sampling)
     driver.generate("free", 60, num_drafts=MAX_DRAFTS)
     assert driver.num_drafts > driver.num_steps / 4
     driver.add("greedy", 1, prompt)
     outputs = driver.generate("greedy", 60, num_drafts=MAX_DRAFTS)
-    cells = Cells.open(model, max_num_seqs=1, num_cached_seqs=0)
-    row = cells.extend(0, prompt)
-    for token in outputs:
-        assert row.max() - row[token] <= DELTA
-        row = cells.extend(0, [token])
-    cells.close()
+    assert max(gaps(driver.runner._model, prompt, outputs)) <= DELTA
 
 
 def test_penalties_see_accepted_tokens_in_order(driver: Driver) -> None:

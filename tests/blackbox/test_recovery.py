@@ -20,7 +20,8 @@ from tests.torch_model import in_float32
 FAULTS = Path(__file__).parent.parent / "faults"
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "10"))  # scripts/torture-engine wants more
 NUM_STREAMS = 8
-FORTY = exactly(40, "Once upon a time", cache_prompt=False)
+WEEK = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, "
+FORTY = exactly(40, 2 * WEEK + "Monday,", cache_prompt=False)  # its next tokens are no near-ties
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_every_choice_is_answered(daemon: Daemon, body: dict[str, object], strea
 
 @both_ways
 def test_every_prompt_is_answered_in_order(daemon: Daemon, stream: bool) -> None:
-    prompts = ["A B C D E F", "1 2 3 4 5 6", "a"]
+    prompts = ["A B C D E F", "1 2 3 4 5 6", "Monday, Tuesday, Wednesday,"]  # what follows is no near-tie
     answer = ask(daemon, stream=stream, prompt=prompts, max_tokens=4, n=2, **GREEDY)
     alone = [ask(daemon, prompt=prompt, max_tokens=1, **GREEDY).text for prompt in prompts]
     assert [text.startswith(alone[index // 2]) for index, text in enumerate(answer.texts)] == [True] * 6
