@@ -1,4 +1,4 @@
-"""The matrix product that scripts/llama-cpp.patch makes faster, against float64."""
+"""The matrix product that scripts/llama-cpp.patch makes faster, as ggml computes it, against float64."""
 
 from __future__ import annotations
 
@@ -12,100 +12,114 @@ import pytest
 LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 BLOCK = 32  # values
 TYPES = {"q4_0": (2, 18), "q5_0": (6, 22), "q8_0": (8, 34), "iq4_nl": (20, 18)}  # name: ggml's number, bytes a block
-F32, Q8_0 = 0, 8
+F32 = 0
+ROOM = 16 << 20
 
 
-class ComputeParams(ctypes.Structure):
-    """ggml_compute_params"""
+class InitParams(ctypes.Structure):
+    """ggml_init_params"""
 
-    _fields_ = (
-        ("ith", ctypes.c_int),
-        ("nth", ctypes.c_int),
-        ("wsize", ctypes.c_size_t),
-        ("wdata", ctypes.c_void_p),
-        ("threadpool", ctypes.c_void_p),
-        ("use_ref", ctypes.c_bool),
-    )
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+class Ggml:
+    """As much of it as a product of matrices takes."""
+
+    def __init__(self) -> None:
+        self._base = ctypes.CDLL(str(LIBRARIES / "libggml-base.so"))
+        self._cpu = ctypes.CDLL(str(LIBRARIES / "libggml-cpu.so"))
+        self._cpu.ggml_cpu_init()
+        for name in ("ggml_init", "ggml_new_tensor_3d", "ggml_mul_mat", "ggml_new_graph", "ggml_get_data"):
+            getattr(self._base, name).restype = ctypes.c_void_p
+
+    def quantised(self, type_name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The blocks of `values` [..., columns], and what they stand for."""
+        number, num_bytes = TYPES[type_name]
+        source = np.ascontiguousarray(values, np.float32)
+        num_columns = source.shape[-1]
+        num_rows = source.size // num_columns
+        blocks = np.empty((*source.shape[:-1], num_columns // BLOCK * num_bytes), np.uint8)
+        size = (ctypes.c_int64(0), ctypes.c_int64(num_rows), ctypes.c_int64(num_columns))
+        self._base.ggml_quantize_chunk(number, pointer(source), pointer(blocks), *size, None)
+        meant = np.empty_like(source)
+        dequantise = getattr(self._base, f"dequantize_row_{type_name}")
+        dequantise(pointer(blocks), pointer(meant), ctypes.c_int64(source.size))
+        return blocks, meant
+
+    def product(self, type_name: str, weights: np.ndarray, inputs: np.ndarray, num_threads: int) -> np.ndarray:
+        """Blocks [matrices, rows, bytes], inputs [matrices, columns, values] → [matrices, columns, rows]."""
+        context = ctypes.c_void_p(self._base.ggml_init(InitParams(ROOM, None, False)))
+        a = self._tensor(context, TYPES[type_name][0], weights, weights.shape[-1] // TYPES[type_name][1] * BLOCK)
+        b = self._tensor(context, F32, inputs, inputs.shape[-1])
+        result = ctypes.c_void_p(self._base.ggml_mul_mat(context, a, b))
+        graph = ctypes.c_void_p(self._base.ggml_new_graph(context))
+        self._base.ggml_build_forward_expand(graph, result)
+        assert self._cpu.ggml_graph_compute_with_ctx(context, graph, num_threads) == 0
+        values = np.empty((*inputs.shape[:2], weights.shape[1]), np.float32)
+        ctypes.memmove(values.ctypes.data, self._base.ggml_get_data(result), values.nbytes)
+        self._base.ggml_free(context)
+        return values
+
+    def _tensor(self, context: ctypes.c_void_p, number: int, data: np.ndarray, num_values: int) -> ctypes.c_void_p:
+        sizes = [ctypes.c_int64(size) for size in (num_values, data.shape[1], data.shape[0])]
+        tensor = ctypes.c_void_p(self._base.ggml_new_tensor_3d(context, number, *sizes))
+        ctypes.memmove(self._base.ggml_get_data(tensor), data.ctypes.data, data.nbytes)
+        return tensor
 
 
 @pytest.fixture(scope="module")
-def ggml() -> ctypes.CDLL:
-    base = ctypes.CDLL(str(LIBRARIES / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
-    base.ggml_quantize_chunk.restype = ctypes.c_size_t
-    return base
-
-
-@pytest.fixture(scope="module")
-def sgemm(ggml: ctypes.CDLL) -> ctypes._NamedFuncPointer:
-    cpu = ctypes.CDLL(str(LIBRARIES / "libggml-cpu.so"))
-    cpu.ggml_cpu_init()  # tables of halves
-    function = cpu.llamafile_sgemm
-    function.restype = ctypes.c_bool
-    return function
-
-
-def quantised(ggml: ctypes.CDLL, type_name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The blocks of `values` (rows x columns), and what they stand for."""
-    number, num_bytes = TYPES[type_name]
-    num_rows, num_columns = values.shape
-    blocks = np.empty((num_rows, num_columns // BLOCK * num_bytes), np.uint8)
-    source = np.ascontiguousarray(values, np.float32)
-    size = (ctypes.c_int64(0), ctypes.c_int64(num_rows), ctypes.c_int64(num_columns))
-    ggml.ggml_quantize_chunk(number, pointer(source), pointer(blocks), *size, None)
-    meant = np.empty_like(source)
-    getattr(ggml, f"dequantize_row_{type_name}")(pointer(blocks), pointer(meant), ctypes.c_int64(values.size))
-    return blocks, meant
+def ggml() -> Ggml:
+    return Ggml()
 
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def product(
-    sgemm: ctypes._NamedFuncPointer, type_name: str, weights: np.ndarray, inputs: np.ndarray, num_threads: int
-) -> np.ndarray | None:
-    """[columns, rows]; None where it is left to another kernel."""
-    number, num_bytes = TYPES[type_name]
-    num_rows, num_columns, num_blocks = len(weights), len(inputs), weights.shape[1] // num_bytes
-    result = np.full((num_columns, num_rows), np.nan, np.float32)
-    m, n, k = (ctypes.c_int64(size) for size in (num_rows, num_columns, num_blocks))
-    for thread in range(num_threads):
-        params = ComputeParams(thread, num_threads)
-        operands = (pointer(weights), k, pointer(inputs), k, pointer(result), m)
-        if not sgemm(ctypes.byref(params), m, n, k, *operands, number, Q8_0, F32):
-            return None
-    return result
+def random_weights(ggml: Ggml, type_name: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(sum(shape))
+    scale = np.exp(random.normal(size=(*shape[:-1], 1)))  # rows as different as in a model
+    return ggml.quantised(type_name, scale * random.normal(size=shape))
+
+
+def random_inputs(ggml: Ggml, *shape: int) -> np.ndarray:
+    """Which ggml's own rounding to Q8_0 leaves as they are."""
+    return ggml.quantised("q8_0", np.random.default_rng(sum(shape)).normal(size=shape))[1]
 
 
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("num_blocks", [1, 20, 33])
-@pytest.mark.parametrize("num_rows", [5, 16, 64, 117])
+@pytest.mark.parametrize("num_rows", [5, 16, 64, 117, 700])
 def test_product_is_right_for_every_number_of_columns(
-    ggml: ctypes.CDLL, sgemm: ctypes._NamedFuncPointer, type_name: str, num_blocks: int, num_rows: int
+    ggml: Ggml, type_name: str, num_blocks: int, num_rows: int
 ) -> None:
-    random = np.random.default_rng(num_rows * num_blocks)
-    scale = np.exp(random.normal(size=(num_rows, 1)))  # rows as different as in a model
-    weights, w = quantised(ggml, type_name, scale * random.normal(size=(num_rows, num_blocks * BLOCK)))
-    for num_columns in (*range(2, 18), 40):
-        inputs, x = quantised(ggml, "q8_0", random.normal(size=(num_columns, num_blocks * BLOCK)))
-        result = product(sgemm, type_name, weights, inputs, 1 + num_columns % 3)
-        assert result is not None
-        exact = x.astype(np.float64) @ w.T.astype(np.float64)
-        size = np.abs(x).astype(np.float64) @ np.abs(w).T  # what rounding is relative to
-        assert np.max(np.abs(result - exact) / size) < 1e-6
+    weights, w = random_weights(ggml, type_name, 1, num_rows, num_blocks * BLOCK)
+    for num_columns in (*range(1, 18), 40):
+        check(ggml, type_name, weights, w, random_inputs(ggml, 1, num_columns, num_blocks * BLOCK), num_columns)
 
 
 @pytest.mark.parametrize("type_name", TYPES)
-def test_column_does_not_depend_on_its_neighbours(
-    ggml: ctypes.CDLL, sgemm: ctypes._NamedFuncPointer, type_name: str
-) -> None:
-    random = np.random.default_rng(7)
-    weights, _ = quantised(ggml, type_name, random.normal(size=(117, 20 * BLOCK)))
-    inputs, _ = quantised(ggml, "q8_0", random.normal(size=(19, 20 * BLOCK)))
-    alone = product(sgemm, type_name, weights, inputs[:1], 1)
-    if alone is None:
-        pytest.skip("not a processor with AVX-512 VNNI: one column has a kernel of its own")
+def test_each_of_several_matrices_has_its_own_product(ggml: Ggml, type_name: str) -> None:
+    weights, w = random_weights(ggml, type_name, 3, 117, 4 * BLOCK)
+    for num_columns in (1, 2, 9):
+        check(ggml, type_name, weights, w, random_inputs(ggml, 3, num_columns, 4 * BLOCK), 1)
+
+
+def check(ggml: Ggml, type_name: str, weights: np.ndarray, w: np.ndarray, x: np.ndarray, num_threads: int) -> None:
+    result = ggml.product(type_name, weights, x, 1 + num_threads % 3)
+    exact = x.astype(np.float64) @ w.astype(np.float64).transpose(0, 2, 1)
+    size = np.abs(x).astype(np.float64) @ np.abs(w).transpose(0, 2, 1)  # what rounding is relative to
+    assert np.max(np.abs(result - exact) / size) < 1e-6
+
+
+@pytest.mark.skipif(
+    "avx512_vnni" not in Path("/proc/cpuinfo").read_text(), reason="elsewhere one column has a kernel of its own"
+)
+@pytest.mark.parametrize("type_name", TYPES)
+def test_column_does_not_depend_on_its_neighbours(ggml: Ggml, type_name: str) -> None:
+    weights, _ = random_weights(ggml, type_name, 1, 112, 20 * BLOCK)
+    inputs = random_inputs(ggml, 1, 19, 20 * BLOCK)
+    alone = ggml.product(type_name, weights, inputs[:, :1], 1)
     for num_columns in range(2, 20):
-        result = product(sgemm, type_name, weights, inputs[:num_columns], 2)
-        assert result is not None
-        np.testing.assert_array_equal(result[0], alone[0])
+        result = ggml.product(type_name, weights, np.ascontiguousarray(inputs[:, :num_columns]), 2)
+        np.testing.assert_array_equal(result[0, 0], alone[0, 0])
