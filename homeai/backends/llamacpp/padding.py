@@ -1,8 +1,8 @@
 """Rows that are computed for nobody, where a pass is faster with them.
 
 llama.cpp's own kernels take rows in groups of four on a CPU and what is left over one by one, each reading all weights
-again: 7 decodes took 55 ms where 8 took 38 (270M model, two cores). Which is faster is measured, since it depends on the
-weights' format and on the processor: with scripts/llama-cpp.patch it may be neither.
+again: 7 decodes took 55 ms where 8 took 38 (270M model, two cores). Which is faster is measured, since it depends on
+the weights' format and on the processor: with scripts/llama-cpp.patch it may be neither.
 """
 
 from __future__ import annotations
