@@ -87,16 +87,22 @@ class StepPlanner:
                 self._park(self._victim(), WaitReason.KV_SPACE, now)
 
     def _plan_decodes(self, plan: StepPlan) -> None:
-        for request in self._batch.running:
-            if not request.is_prefilling:
-                self._plan_chunk(plan, request, 1, self._num_drafts(plan, request))
+        decodes = [request for request in self._batch.running if not request.is_prefilling]
+        may_guess = self._may_guess(plan.mode, len(decodes))
+        for num_planned, request in enumerate(decodes, 1):
+            num_left = len(decodes) - num_planned
+            self._plan_chunk(plan, request, 1, self._num_drafts(request, num_left) if may_guess else 0)
 
-    def _num_drafts(self, plan: StepPlan, request: Request) -> int:
-        """Guessing pays while the rows it adds are not taken from anybody."""
-        if plan.mode is not Mode.SINGLE:
-            return 0
+    def _may_guess(self, mode: Mode, num_decodes: int) -> bool:
+        """The rows that guesses add are taken from nobody: no prompt is read in this step."""
+        if mode is Mode.CONTINUOUS:
+            return num_decodes == len(self._batch.running) and not self._batch.waiting
+        return mode is Mode.SINGLE
+
+    def _num_drafts(self, request: Request, num_left: int) -> int:
+        """`num_left`: decodes that need a cell yet."""
         left = request.sampling.max_tokens - request.num_output_tokens - 1
-        room = min(self._config.max_model_len - request.num_tokens - 1, self._cache.num_available - 1)
+        room = min(self._config.max_model_len - request.num_tokens, self._cache.num_available - num_left) - 1
         return max(0, min(self._config.max_drafts, left, room))
 
     # ---- prefill ---------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from homeai.backends.shared.drafts import DRAFT_SIZES, NGRAM_SIZE, Drafter, Lookup, StepCosts
+from homeai.backends.shared.drafts import NGRAM_SIZE, STEP_SIZES, Drafter, Lookup, StepCosts, shared_out
 
 
 def continuation_by_search(text: list[int], count: int) -> list[int]:
@@ -87,7 +88,8 @@ def test_index_finds_what_a_search_finds(num_kinds: int) -> None:
 
 
 def propose(drafter: Drafter, costs: StepCosts, max_drafts: int = 15) -> list[int]:
-    return drafter.propose(max_drafts, 1, 1, costs)
+    (count,) = shared_out([drafter.chances(max_drafts)], 1, 1, max_drafts, costs)
+    return drafter.propose(count)
 
 
 def test_nothing_is_proposed_for_a_new_text() -> None:
@@ -97,12 +99,12 @@ def test_nothing_is_proposed_for_a_new_text() -> None:
 def test_no_more_is_proposed_than_may_be() -> None:
     drafter = Drafter([*range(40)] * 2)
     for max_drafts in range(16):
-        most = max((size for size in DRAFT_SIZES if size <= max_drafts), default=0)
+        most = max((size - 1 for size in STEP_SIZES if size - 1 <= max_drafts), default=0)
         assert propose(drafter, FREE, max_drafts) == [*range(40)][:most]
 
 
 def test_guesses_that_hold_make_longer_ones() -> None:
-    costs = costs_of(t1=1.0, t2=1.5, t4=2.0, t8=3.0, t16=4.5)
+    costs = costs_of(t1=1.0, t2=1.5, t4=2.0, t8=3.0, t12=3.8, t16=4.5)
     text = random.Random(1).sample(range(1000), 200)
     drafter = Drafter([*text, *text[:3]])
     lengths = []
@@ -116,7 +118,7 @@ def test_guesses_that_hold_make_longer_ones() -> None:
 
 def test_guesses_that_fail_make_shorter_ones_and_then_none() -> None:
     """A text that begins like itself again and again, and always goes on differently."""
-    costs = costs_of(t1=1.0, t2=1.5, t4=2.0, t8=3.0, t16=4.5)
+    costs = costs_of(t1=1.0, t2=1.5, t4=2.0, t8=3.0, t12=3.8, t16=4.5)
     drafter = Drafter([])
     lengths = []
     for i in range(40):
@@ -157,17 +159,50 @@ def test_what_costs_more_than_it_brings_is_not_proposed() -> None:
 
 
 def test_sizes_that_the_machine_is_good_at_are_chosen() -> None:
-    costs = costs_of(t1=1.0, t2=2.0, t4=3.3, t8=3.4, t16=9.0)
+    costs = costs_of(t1=1.0, t2=2.0, t4=3.3, t8=3.4, t12=7.0, t16=9.0)
     assert len(propose(Drafter([*range(40)] * 2), costs)) == 7
-    assert DRAFT_SIZES == (1, 3, 7, 15, 31)
 
 
 def test_others_in_the_batch_pay_too() -> None:
     """A step twice as long is worth it for one request, not for eight that wait for it."""
-    drafter = Drafter([*range(40)] * 2)
+    chances = Drafter([*range(40)] * 2).chances(7)
     costs = costs_of(t1=1.0, t2=2.0, t8=2.0, t9=4.0)
-    assert len(drafter.propose(7, 1, 1, costs)) == 7
-    assert len(drafter.propose(7, 8, 8, costs)) == 0
+    assert shared_out([chances], 1, 1, 7, costs) == [7]
+    assert shared_out([chances], 8, 8, 7, costs) == [0]
+
+
+# ---- several texts ----------------------------------------------------------------------------------
+
+
+def test_likeliest_guesses_of_all_are_computed() -> None:
+    assert shared_out([[0.9, 0.5], [], [0.8, 0.7, 0.6]], 4, 4, 4, FREE) == [1, 0, 3]
+
+
+def test_equal_chances_are_shared_out_evenly() -> None:
+    chances = [0.9**n for n in range(1, 16)]
+    assert shared_out([chances] * 4, 4, 4, 12, FREE) == [3, 3, 3, 3]
+
+
+def test_room_is_shared() -> None:
+    for room in range(20):
+        counts = shared_out([[0.9, 0.8, 0.7]] * 5, 4, 4, room, FREE)
+        assert sum(counts) <= room
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_bring_the_most_tokens_a_second(seed: int) -> None:
+    """Of all ways to hand out guesses, tried one by one."""
+    rng = random.Random(seed)
+    chances = [sorted((rng.random() for _ in range(4)), reverse=True) for _ in range(3)]
+    costs = costs_of(t3=1.0, t4=1.0 + rng.random() / 4, t8=1.3 + rng.random() / 2, t12=2.0 + rng.random())
+
+    def gain(counts: Sequence[int]) -> float:
+        expected = sum(sum(each[:count]) for each, count in zip(chances, counts, strict=True))
+        return (1 + expected / 3) / costs.ratio(3, 3 + sum(counts))
+
+    ways = [w for w in itertools.product(range(5), repeat=3) if not sum(w) or 3 + sum(w) in STEP_SIZES]
+    counts = shared_out(chances, 3, 3, 12, costs)
+    assert gain(counts) == pytest.approx(max(map(gain, ways)))
 
 
 # ---- costs ------------------------------------------------------------------------------------------

@@ -112,13 +112,33 @@ def test_full_window_does_not_wait() -> None:
 # ---- guessing ahead ---------------------------------------------------------------------------------
 
 
-def test_alone_a_decode_may_guess_ahead_and_in_company_not() -> None:
+def test_decodes_may_guess_ahead_unless_a_prompt_is_read_beside_them() -> None:
     scheduler = create_scheduler(max_drafts=6)
     add_all(scheduler, create_requests(1, source="a"))
     run_step(scheduler)
     assert [c.num_drafts for c in run_step(scheduler).plan.chunks] == [6]
     add_all(scheduler, create_requests(1, source="b"))
     assert {c.num_drafts for c in run_step(scheduler).plan.chunks} == {0}
+    assert [c.num_drafts for c in run_step(scheduler).plan.chunks] == [6, 6]
+
+
+def test_nobody_guesses_while_somebody_waits() -> None:
+    scheduler = create_scheduler(max_drafts=6, max_num_seqs=2)
+    add_all(scheduler, create_requests(3, source="a"))
+    run_step(scheduler)
+    assert {c.num_drafts for c in run_step(scheduler).plan.chunks} == {0}
+
+
+def test_guesses_leave_every_decode_its_cell() -> None:
+    """However few cells are left: nobody is parked for a guess."""
+    for num_left in range(2, 20):
+        scheduler = create_scheduler(max_drafts=6, num_kv_cells=256)
+        add_all(scheduler, create_requests(2, source="a", num_prompt_tokens=50))
+        run_step(scheduler)
+        scheduler.cache.reserve(scheduler.cache.num_available - num_left)
+        chunks = scheduler.schedule(0.0).chunks
+        assert [c.num_tokens for c in chunks] == [1, 1]
+        assert sum(c.num_drafts for c in chunks) == min(12, num_left - 2)
 
 
 def test_nothing_is_guessed_beyond_the_end() -> None:

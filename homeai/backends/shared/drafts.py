@@ -1,19 +1,21 @@
 """Prompt lookup: guess that a text goes on as it went on the last time that its end occurred.
 
 Pure: no model, no clock. `Lookup` finds the place, `Drafter` judges how far to trust it, `StepCosts` knows what a
-longer step costs. A guess is checked against every token that is drawn, also when it was not computed, so trust is
-won and lost without paying for it.
+longer step costs, `shared_out` weighs one against the other. A guess is checked against every token that is drawn, also
+when it was not computed, so trust is won and lost without paying for it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 NGRAM_SIZE: Final = 3  # 2 and 4 guess no better, and an index of each is as large
 MAX_MATCH: Final = 64  # a longer common past says no more
-DRAFT_SIZES: Final = (1, 3, 7, 15, 31)  # with the token before them powers of two, which kernels are made for
+STEP_SIZES: Final = frozenset((2, 4, *range(8, 65, 4)))  # tokens of a step with guesses: what kernels are made for
 # Chance that a match of 3, 4…7, 8…15, 16…31, 32… tokens holds for one token more, before any was seen.
 FIRST_TRUST: Final = (0.4, 0.6, 0.8, 0.9, 0.95)
 TRUST_RATE: Final = 0.1
@@ -83,20 +85,16 @@ class Drafter:
             self._trust[level] += TRUST_RATE * ((guess[0] == token_id) - self._trust[level])
         self._lookup.append(token_id)
 
-    def propose(self, max_drafts: int, num_tokens: int, num_rows: int, costs: StepCosts) -> list[int]:
-        """The guesses worth computing in a step that has `num_tokens` without them and brings `num_rows` tokens."""
-        if self._lookup.source is None or max_drafts < 1:
+    def chances(self, max_drafts: int) -> list[float]:
+        """How likely each of the next guesses is right with all before it; descending. [] where there is none."""
+        if self._lookup.source is None:
             return []
-        best, best_gain = 0, MIN_GAIN
-        expected, survival, length = 0.0, 1.0, self._lookup.length
-        for count in range(1, max_drafts + 1):
-            survival *= self._trust[_level(length + count - 1)]
-            expected += survival
-            if count in DRAFT_SIZES:
-                gain = (1 + expected / num_rows) / costs.ratio(num_tokens, num_tokens + count)
-                if gain > best_gain:
-                    best, best_gain = count, gain
-        return self._lookup.continuation(best)
+        length = self._lookup.length
+        return list(accumulate((self._trust[_level(length + n)] for n in range(max_drafts)), mul))
+
+    def propose(self, count: int) -> list[int]:
+        """The next `count` guesses."""
+        return self._lookup.continuation(count)
 
 
 def _level(match_length: int) -> int:
@@ -148,3 +146,25 @@ class StepCosts:
 
     def _estimate(self, num_tokens: int, known: list[int]) -> float:
         return self._seconds[max((size for size in known if size <= num_tokens), default=min(known))]
+
+
+def shared_out(
+    chances: Sequence[Sequence[float]], num_tokens: int, num_rows: int, room: int, costs: StepCosts
+) -> list[int]:
+    """How many guesses to compute of each text whose `Drafter.chances` these are; at most `room` in all.
+
+    The likeliest ones, as many as make the most of the step's time. Without guesses the step has `num_tokens` and
+    brings `num_rows` tokens.
+    """
+    ranked = sorted(((chance, -number) for number, each in enumerate(chances) for chance in each), reverse=True)
+    best, best_gain, expected = 0, MIN_GAIN, 0.0
+    for count, (chance, _) in enumerate(ranked[:room], 1):
+        expected += chance
+        if num_tokens + count in STEP_SIZES:
+            gain = (1 + expected / num_rows) / costs.ratio(num_tokens, num_tokens + count)
+            if gain > best_gain:
+                best, best_gain = count, gain
+    counts = [0] * len(chances)
+    for _, number in ranked[:best]:
+        counts[-number] += 1
+    return counts

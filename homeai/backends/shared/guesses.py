@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from homeai.backends.shared.drafts import StepCosts
+from homeai.backends.shared.drafts import StepCosts, shared_out
 from homeai.backends.shared.work import Work
 
 
@@ -30,20 +30,13 @@ class Guesses:
             return works
         num_tokens = sum(work.num_tokens for work in works)
         num_rows = sum(work.num_outputs for work in works)
-        num_drafts = 0
-        guessed: list[Work] = []
-        for work in works:
-            room = min(
-                self._max_drafts(work),
-                self._max_outputs - num_rows - num_drafts,
-                self._max_tokens - num_tokens - num_drafts,
-            )
-            if room > 0:
-                drafts = work.live.drafter.propose(room, num_tokens + num_drafts, num_rows, self.costs)
-                work = work._replace(drafts=drafts)
-                num_drafts += len(drafts)
-            guessed.append(work)
-        return guessed
+        room = min(self._max_outputs - num_rows, self._max_tokens - num_tokens)
+        chances = [work.live.drafter.chances(self._max_drafts(work)) for work in works]
+        counts = shared_out(chances, num_tokens, num_rows, room, self.costs)
+        return [
+            work._replace(drafts=work.live.drafter.propose(count)) if count else work
+            for work, count in zip(works, counts, strict=True)
+        ]
 
     def _max_drafts(self, work: Work) -> int:
         """None behind the request's last token: one is drawn in any case."""
