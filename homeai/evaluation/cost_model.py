@@ -131,7 +131,7 @@ def _interpolated(points: Sequence[tuple[int, float]], x: int) -> float:
     return max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
 
 
-# A 270M model (Q4_K_M) on two CPU cores, one unified pool of cells.
+# A 270M model (Q4_K_M) on two CPU cores with llama.cpp's own kernels, one unified pool of cells.
 SMALL_CPU = MeasuredCost(
     source="gemma-3-270m Q4_K_M on 2 CPU cores",
     decode_s=[(1, 0.0187), (2, 0.026), (4, 0.031), (8, 0.047), (16, 0.083)],
