@@ -277,8 +277,8 @@ def test_engine_that_is_held_up_while_requests_are_there_is_an_idle_device(small
 
 
 def test_cells_that_are_too_few_and_a_model_read_from_the_disk_are_found(small: House) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        for task in [pool.submit(small.complete, f"writer {i}", story(15, i), 60) for i in range(6)]:
+    with ThreadPoolExecutor(12) as pool:
+        for task in [pool.submit(small.complete, f"writer {i}", story(15, i), 60) for i in range(12)]:
             task.result().raise_for_status()
     assert small.get("/api/status")["totals"]["preemptions"] >= 1
     small.becomes("sleeping", by="unload")
