@@ -94,7 +94,7 @@ class StepPlanner:
             self._plan_chunk(plan, request, 1, self._num_drafts(request, num_left) if may_guess else 0)
 
     def _may_guess(self, mode: Mode, num_decodes: int) -> bool:
-        """The rows that guesses add are taken from nobody: no prompt is read in this step."""
+        """Whether the rows that guesses add are taken from nobody: no prompt is read in this step, and nobody waits."""
         if mode is Mode.CONTINUOUS:
             return num_decodes == len(self._batch.running) and not self._batch.waiting
         return mode is Mode.SINGLE
