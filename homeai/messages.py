@@ -1,7 +1,7 @@
 """What crosses the process boundary, and nothing else: msgpack of tagged structs.
 
 Down (front end → engine): LoadModel, AddRequest, AbortRequests, Ping, Shutdown.
-Up (engine → front end): LoadProgress, EngineReady, TokensDrawn, StepOutputs, Heartbeat, RequestFailed, EngineFailed.
+Up (engine → front end): LoadProgress, EngineReady, StepOutputs, Heartbeat, RequestFailed, EngineFailed.
 
 Token ids and numbers only; text, templates and stop strings stay in front. Frames are a 4-byte
 little-endian length and a msgpack body.
@@ -188,15 +188,6 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     served: list[Served] | None = None  # with it, the most served first
 
 
-class TokensDrawn(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The first tokens of a step that still draws; the rest comes with its StepOutputs."""
-
-    outputs: list[Output]
-    admitted: list[str]
-    started_at: float  # of the step, CLOCK_MONOTONIC
-    resumed: list[str] = []
-
-
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """Sent by the loop itself, while idle and in answer to a Ping: a thread's heartbeat would lie."""
 
@@ -223,7 +214,7 @@ class EngineFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 Down = LoadModel | AddRequest | AbortRequests | Ping | Shutdown
-Up = LoadProgress | EngineReady | TokensDrawn | StepOutputs | Heartbeat | RequestFailed | EngineFailed
+Up = LoadProgress | EngineReady | StepOutputs | Heartbeat | RequestFailed | EngineFailed
 
 HEADER = struct.Struct("<I")
 

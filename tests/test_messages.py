@@ -28,7 +28,6 @@ from homeai.messages import (
     Shutdown,
     StepOutputs,
     StepStats,
-    TokensDrawn,
     Up,
     down_decoder,
     encode_frame,
@@ -103,7 +102,6 @@ DOWN: list[Down] = [LoadModel(CONFIG), ADD, AbortRequests(["r1", "r2"], FinishRe
 UP: list[Up] = [
     LoadProgress("weights", 0.5),
     EngineReady(num_kv_cells=1, max_model_len=2, device="cpu", model_bytes=3, kv_bytes=4, load_s=0.5),
-    TokensDrawn(outputs=[Output("r1", 0, SampledToken(5))], admitted=["r1"], started_at=1.5),
     STEP,
     Heartbeat(7),
     RequestFailed("r1", "too long"),

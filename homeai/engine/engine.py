@@ -39,17 +39,13 @@ class Engine:
     """One thread calls it. A request handed to `add` ends exactly once, in some step's outputs or in `abort`."""
 
     on_plan: Callable[[StepPlan], None]
-    on_output: Callable[[StepPlan, RequestOutput], None]
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock) -> None:
-        """`on_plan` hears of a step before it runs; `on_output` of each token as soon as it is drawn, while the
-        step's others are still to come.
-        """
+        """`on_plan` hears of a step before it runs."""
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
         self.on_plan = lambda plan: None
-        self.on_output = lambda plan, output: None
 
     @property
     def has_work(self) -> bool:
@@ -82,10 +78,7 @@ class Engine:
         plan = self.scheduler.schedule(started_at)
         self.on_plan(plan)
         result = self.runner.execute(plan)
-        outputs = expired
-        for output in self.scheduler.update(plan, result, self.clock.now()):
-            self.on_output(plan, output)
-            outputs.append(output)
+        outputs = expired + self.scheduler.update(plan, result, self.clock.now())
         for output in outputs:
             if output.finish_reason is not None:
                 self.runner.remove(output.request_id)

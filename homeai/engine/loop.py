@@ -26,7 +26,6 @@ from homeai.messages import (
     Shutdown,
     StepOutputs,
     StepStats,
-    TokensDrawn,
 )
 from homeai.request import FinishReason, Request, RequestStatus
 from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan
@@ -67,12 +66,8 @@ class EngineLoop:
         self._step_log = step_log
         self._running = True
         self._wake_at: float | None = None  # the last plan had nothing to compute before
-        self._tokens: list[Output] = []  # of the step under way, not sent yet
-        self._step_started_at = 0.0
-        self._said_admitted = False  # by an earlier message of this step
         self._told_at = -math.inf  # the end of the last step that was not held back
         engine.on_plan = self._announce
-        engine.on_output = self._take_output
 
     def run(self) -> None:
         while self._running:
@@ -166,8 +161,6 @@ class EngineLoop:
 
     def _run_step(self) -> None:
         self._step += 1
-        self._step_started_at = self._engine.clock.now()
-        self._said_admitted = False
         step = self._engine.step()
         self._wake_at = step.plan.wake_at
         failed = step.result.failed
@@ -188,31 +181,15 @@ class EngineLoop:
         if plan.predicted_s > self._heartbeat_interval_s:
             self._outbox.put(Heartbeat(self._step, plan.predicted_s))
 
-    def _take_output(self, plan: StepPlan, output: RequestOutput) -> None:
-        """Tokens of a slow step leave one by one: the front end writes the first ones while we draw the others."""
-        if self._tokens and not self._ends_soon(self._engine.clock.now() - self._step_started_at):
-            admitted, resumed = self._joined(plan)
-            started_at = self._step_started_at
-            message = TokensDrawn(outputs=self._tokens, admitted=admitted, resumed=resumed, started_at=started_at)
-            self._outbox.put(message)
-            self._tokens, self._said_admitted = [], True
-        if output.token is not None:
-            self._tokens.append(Output(output.request_id, output.output_index, output.token))
-
-    def _joined(self, plan: StepPlan) -> tuple[list[str], list[str]]:
-        """Who entered the batch in this step, and who came back: said with the first message about it."""
-        return ([], []) if self._said_admitted else (plan.admitted, plan.resumed)
-
     def _send(self, step: Step | None) -> None:
         outputs, self._aborted = self._aborted, []
         if step is not None:
             outputs += step.outputs
-        tokens, self._tokens = self._tokens, []
-        admitted, resumed = self._joined(step.plan) if step else ([], [])
+        tokens = [Output(o.request_id, o.output_index, o.token) for o in outputs if o.token is not None]
         message = StepOutputs(
             outputs=tokens,
-            admitted=admitted,
-            resumed=resumed,
+            admitted=step.plan.admitted if step else [],
+            resumed=step.plan.resumed if step else [],
             finished=[
                 _finished(self._live.pop(o.request_id), o.finish_reason) for o in outputs if o.finish_reason is not None
             ],
@@ -220,7 +197,8 @@ class EngineLoop:
             progress=(progress := self._snapshot(step.plan.chunks if step else ())),
             served=None if progress is None else self._served(),
         )
-        is_news = message.finished or admitted or resumed or any(token.output_index == 0 for token in tokens)
+        joined = message.admitted or message.resumed
+        is_news = message.finished or joined or any(token.output_index == 0 for token in tokens)
         if step is not None and not is_news and self._ends_soon(step.step_s):
             self._outbox.hold(message)
         else:

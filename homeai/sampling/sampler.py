@@ -17,7 +17,7 @@ A draw depends on the row, the request's parameters and (seed, output index); ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class BatchSampler:
     def __init__(self, vocab_size: int, end_token_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._end_ids = np.array(sorted(end_token_ids), np.intp)
+        self._forbidden = np.full(self._end_ids.size, -np.inf, np.float32)
 
     def sample(
         self, logits: Logits, states: Sequence[SamplerState], output_indices: Sequence[int]
@@ -67,7 +68,8 @@ class BatchSampler:
     def _sample_row(self, row: Row, state: SamplerState, output_index: int) -> SampledToken:
         grammar = state.grammar
         allowed = grammar.allowed() if grammar is not None else None
-        originals = self._edit(row, state, output_index, allowed)
+        edits = self.edits(row.logits, state, output_index, allowed)
+        originals = [(ids, row.replace(ids, values)) for ids, values in edits]
         token_id = self._draw(row, state.params, output_index, allowed)
         while grammar is not None and row.peak > -math.inf and grammar.refuses(token_id):
             refused = np.array([token_id], np.intp)
@@ -80,24 +82,20 @@ class BatchSampler:
         own = Row(row.logits) if originals else row  # log-probabilities are of the model's own logits
         return with_logprobs(own, token_id, state.params.logprobs)
 
-    def _edit(
-        self, row: Row, state: SamplerState, output_index: int, allowed: Allowed | None
-    ) -> list[tuple[TokenIds, Logits]]:
-        """Steps 1 to 3, in place: each touches a few tokens. Returns what to put back, in reverse."""
-        originals = []
+    def edits(
+        self, logits: Logits, state: SamplerState, output_index: int, allowed: Allowed | None = None
+    ) -> Iterator[tuple[TokenIds, Logits]]:
+        """Steps 1 to 3 on a row [vocabulary]: a few tokens, each once, and their new logits. To be written before the
+        next edit is asked for."""
         must_go_on = state.params.ignore_eos or output_index < state.params.min_tokens
         if must_go_on and not (allowed is not None and self._can_only_end(allowed)):
-            originals.append((self._end_ids, row.replace(self._end_ids, -np.inf)))
+            yield self._end_ids, self._forbidden
         if state.bias_ids.size:
-            biased = row.logits[state.bias_ids] + state.bias
-            originals.append((state.bias_ids, row.replace(state.bias_ids, biased)))
+            yield state.bias_ids, logits[state.bias_ids] + state.bias
         if state.window:
-            ids, penalized = state.window.penalized(row.logits)
-            originals.append((ids, row.replace(ids, penalized)))
+            yield state.window.penalized(logits)
         if state.repetitions is not None:
-            ids, penalized = state.repetitions.penalized(row.logits)
-            originals.append((ids, row.replace(ids, penalized)))
-        return originals
+            yield state.repetitions.penalized(logits)
 
     def _can_only_end(self, allowed: Allowed) -> bool:
         return allowed.count == np.count_nonzero(allowed.among(self._end_ids))

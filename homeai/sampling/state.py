@@ -36,6 +36,11 @@ class SamplerState:
         self.window = PenaltyWindow(params, prompt_token_ids) if penalizes(params) else None
         self.repetitions = Repetitions(params, prompt_token_ids, piece) if penalizes_repetition(params) else None
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether a draw depends on the tokens before it, beyond the logits."""
+        return self.grammar is not None or self.window is not None or self.repetitions is not None
+
     def observe(self, token_id: int) -> None:
         """A token was appended to the request's output. Raises `GrammarFailed`."""
         if self.grammar is not None:

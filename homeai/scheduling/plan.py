@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,14 +89,13 @@ class StepResult:
     num_computed: of each chunk's own tokens, how many are now in the cache; less than asked only when
       `out_of_room` or when a KV op on its sequence failed (then 0).
     sampled: the drawn tokens of each chunk, empty where none was asked or reached. More than one where drafts
-      were accepted: all but the last are in the cache then. May be drawn as it is read (once, before the next
-      step), so that a token is on its way while the next one is drawn.
+      were accepted: all but the last are in the cache then.
     forward_s: seconds the model took; the rest of the step is ours.
-    failed: requests whose next token cannot be drawn, and why; complete when `sampled` has been read.
+    failed: requests whose next token cannot be drawn, and why.
     """
 
     num_computed: list[int]
-    sampled: Iterable[Sequence[SampledToken]]
+    sampled: Sequence[Sequence[SampledToken]]
     forward_s: float
     out_of_room: bool = False
     kv_op_results: list[KVOpResult] = field(default_factory=list)

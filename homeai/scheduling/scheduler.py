@@ -12,8 +12,6 @@ et al., OSDI '24).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from homeai.request import FinishReason, Mode, Request, RequestStatus, WaitReason
 from homeai.scheduling.batch import Batch
 from homeai.scheduling.budget import Budget
@@ -115,9 +113,9 @@ class Scheduler:
         plan.kv_ops = self.cache.take_pending_ops()
         return plan
 
-    def update(self, plan: StepPlan, result: StepResult, now: float) -> Iterator[RequestOutput]:
-        """Take in what the runner did; the gains and ends of this step, one by one. To be read to its end."""
-        return self._outcome.take(plan, result, now)
+    def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
+        """Take in what the runner did; the gains and ends of this step."""
+        return list(self._outcome.take(plan, result, now))
 
     def learn(self, plan: StepPlan, result: StepResult, step_s: float) -> None:
         """How long the step really took. One that did less than planned teaches nothing."""

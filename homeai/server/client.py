@@ -29,7 +29,6 @@ from homeai.messages import (
     Served,
     StepOutputs,
     StepStats,
-    TokensDrawn,
     Up,
 )
 from homeai.request import FinishReason, WaitReason
@@ -298,8 +297,6 @@ class EngineClient:
 
     def handle(self, message: Up) -> None:
         match message:
-            case TokensDrawn():
-                self._take_tokens(message, message.started_at)
             case StepOutputs():
                 self._take_step(message)
             case RequestFailed():
@@ -369,7 +366,7 @@ class EngineClient:
 
     def _take_step(self, message: StepOutputs) -> None:
         self.last_step = message.stats
-        self._take_tokens(message, time.monotonic() - message.stats.step_s)
+        self._take_tokens(message)
         for finished in message.finished:
             generation = self._live[finished.request_id].generation
             is_given_back = generation.is_moving and not (generation.is_leaving or generation.stopped)
@@ -387,8 +384,9 @@ class EngineClient:
             self.served = message.served
         self.on_step(message.stats)
 
-    def _take_tokens(self, message: TokensDrawn | StepOutputs, step_started_at: float) -> None:
+    def _take_tokens(self, message: StepOutputs) -> None:
         now = time.monotonic()
+        step_started_at = now - message.stats.step_s
         for request_id in message.admitted:
             generation = self._live[request_id].generation
             generation.goes_on(step_started_at)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from homeai.messages import AddRequest, Finished, LoadProgress, RequestFailed, StepOutputs, StepStats, TokensDrawn, Up
+from homeai.messages import AddRequest, Finished, LoadProgress, RequestFailed, StepOutputs, StepStats, Up
 from homeai.request import SamplingParams
 
 log = logging.getLogger("homeai.warmup")
@@ -154,11 +154,5 @@ def _without(message: Up, request_id: str) -> Up:
             resumed=[name for name in message.resumed if name != request_id],
             finished=[finished for finished in message.finished if finished.request_id != request_id],
             progress=message.progress and [p for p in message.progress if p.request_id != request_id],
-        )
-    if isinstance(message, TokensDrawn):
-        return msgspec.structs.replace(
-            message,
-            admitted=[name for name in message.admitted if name != request_id],
-            resumed=[name for name in message.resumed if name != request_id],
         )
     return message

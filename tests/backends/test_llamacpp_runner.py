@@ -485,6 +485,7 @@ def test_long_prompt_beside_streams_is_a_pass_of_its_own_and_changes_nothing(mod
         config = create_engine_config(model_path, num_kv_cells=2048)
         runner = load(config, lambda fraction: None)
         assert runner._splits, "a CPU with one pool of cells"
+        runner._native_sampler = None  # the other one tells what it is given
         runner._splits = splits
         seen: list[Logits] = []
         draw = runner._sampler.draw
@@ -511,3 +512,24 @@ def test_long_prompt_beside_streams_is_a_pass_of_its_own_and_changes_nothing(mod
 
     for together, apart in zip(rows(splits=False), rows(splits=True), strict=True):
         assert np.abs(together - apart).max() < 1.5
+
+
+def test_compiled_draws_change_no_text(model: Model, start_runner: Callable[..., LlamaCppRunner]) -> None:
+    wishes = [
+        SamplingParams(seed=1, max_tokens=20),
+        SamplingParams(seed=2, max_tokens=20, repeat_penalty=1.3, logit_bias={5: 3.0}, ignore_eos=True),
+        SamplingParams(seed=3, max_tokens=20, typical_p=0.9, min_tokens=5),
+        SamplingParams(seed=4, max_tokens=20, logprobs=1),
+    ]
+
+    def texts(*, are_compiled: bool) -> dict[str, list[int]]:
+        runner = start_runner()
+        if not are_compiled:
+            runner._native_sampler = None
+        run = Run.of(runner)
+        for number, sampling in enumerate(wishes):
+            run.engine.add(Request(f"r{number}", encode(model, PROMPTS["code"]), sampling, source=f"s{number}"))
+        run.finish()
+        return dict(run.tokens)
+
+    assert texts(are_compiled=True) == texts(are_compiled=False)

@@ -29,7 +29,6 @@ from homeai.messages import (
     RequestFailed,
     Shutdown,
     StepOutputs,
-    TokensDrawn,
     Up,
 )
 from homeai.request import FinishReason, Grammar, Request, SampledToken, SamplingParams, WaitReason
@@ -86,8 +85,7 @@ class RecordingOutbox:
 
     @property
     def drawn(self) -> list[tuple[str, int]]:
-        messages = [m for m in self.messages if isinstance(m, StepOutputs | TokensDrawn)]
-        return [(o.request_id, o.output_index) for m in messages for o in m.outputs]
+        return [(o.request_id, o.output_index) for m in self.of(StepOutputs) for o in m.outputs]
 
     @property
     def ended(self) -> dict[str, FinishReason]:
@@ -122,16 +120,11 @@ def run(
 # ---- steps ------------------------------------------------------------------------------------------
 
 
-def test_each_step_is_told_once_with_or_after_its_tokens() -> None:
+def test_each_step_is_told_once_with_its_tokens() -> None:
     outbox, _ = run(add("a"), add("b"))
-    assert [m.stats.step for m in outbox.of(StepOutputs)] == [1, 2, 3, 4]
-    tokens_by_step: list[list[str]] = [[]]
-    for message in outbox.messages:
-        if isinstance(message, StepOutputs | TokensDrawn):
-            tokens_by_step[-1] += [o.request_id for o in message.outputs]
-        if isinstance(message, StepOutputs):
-            tokens_by_step.append([])
-    assert tokens_by_step == [["a", "b"], ["a", "b"], ["a", "b"], [], []]
+    steps = outbox.of(StepOutputs)
+    assert [m.stats.step for m in steps] == [1, 2, 3, 4]
+    assert [[o.request_id for o in m.outputs] for m in steps] == [["a", "b"], ["a", "b"], ["a", "b"], []]
 
 
 def test_tokens_come_in_order_each_once() -> None:
@@ -157,9 +150,9 @@ def test_admission_is_said_once_before_the_first_token() -> None:
 
 def test_messages_are_taken_in_between_steps() -> None:
     outbox, _ = run(add("a", max_tokens=4), None, None, add("b", max_tokens=4))
-    told = [m for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)]
+    told = outbox.of(StepOutputs)
     (joined,) = [i for i, m in enumerate(told) if "b" in m.admitted]
-    assert 0 < sum(isinstance(m, StepOutputs) for m in told[:joined]) < 3, "steps before it"
+    assert 0 < joined < 3, "steps before it"
     assert outbox.ended.keys() == {"a", "b"}
 
 
@@ -216,7 +209,7 @@ def test_tokens_of_slow_steps_leave_one_by_one() -> None:
 def test_all_tokens_of_a_slow_step_leave_in_it() -> None:
     outbox, _ = run(*[add(name, max_tokens=5) for name in "abc"], runner_type=SteadyRunner)
     drawn = [[o.request_id for m in part for o in m.outputs] for part in outbox.sent]  # type: ignore[union-attr]
-    assert [names for names in drawn if names] == [["a"], ["b"], ["c"]] * 5
+    assert [names for names in drawn if names] == [["a", "b", "c"]] * 5
 
 
 def test_tokens_of_quick_steps_do_not_wait_for_a_slow_one() -> None:
@@ -478,18 +471,16 @@ def test_snapshot_of_a_crowd_is_bounded_and_shows_who_runs() -> None:
     assert [p.status for p in crowd[:5]] == ["running"] * 4 + ["waiting"]
 
 
-def test_tokens_leave_one_by_one_while_the_others_of_the_step_are_drawn() -> None:
-    adds = [add(name, max_tokens=1) for name in "abc"]
-    outbox, _ = run(*adds)
-    first, second, step = [m for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)][:3]
-    assert [[o.request_id for o in m.outputs] for m in (first, second, step)] == [["a"], ["b"], ["c"]]
-    assert isinstance(step, StepOutputs)
-    assert len(step.finished) == 3, "ends come after the last token"
+def test_tokens_and_ends_of_a_step_are_told_together() -> None:
+    outbox, _ = run(*[add(name, max_tokens=1) for name in "abc"])
+    step = outbox.of(StepOutputs)[0]
+    assert [o.request_id for o in step.outputs] == ["a", "b", "c"]
+    assert len(step.finished) == 3
 
 
-def test_who_was_admitted_is_said_once_and_before_the_tokens() -> None:
+def test_who_was_admitted_is_said_once() -> None:
     outbox, _ = run(*[add(name, max_tokens=2) for name in "abcde"])
-    admitted = [m.admitted for m in outbox.messages if isinstance(m, StepOutputs | TokensDrawn)]
+    admitted = [m.admitted for m in outbox.of(StepOutputs)]
     assert sorted(admitted[0]) == list("abcde")
     assert not any(admitted[1:])
 

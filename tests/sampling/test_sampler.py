@@ -8,23 +8,14 @@ from scipy.stats import chisquare
 from homeai.request import SampledToken, SamplingParams
 from homeai.sampling import BatchSampler, BrokenLogits, SamplerState
 from homeai.sampling.philox import uniform
-from tests.sampling.sampling_reference import random_logits, reference_survivors, reference_token, softmax
-
-END_IDS = (1, 3)
-
-KINDS = {
-    "default": SamplingParams(),
-    "greedy": SamplingParams(temperature=0.0),
-    "untruncated": SamplingParams(top_k=0, top_p=1.0, min_p=0.0),
-    "top_k": SamplingParams(top_p=1.0, min_p=0.0),
-    "top_p": SamplingParams(top_k=0, min_p=0.0),
-    "min_p": SamplingParams(top_k=0, top_p=1.0),
-    "hot": SamplingParams(top_k=0, top_p=0.9, temperature=2.5),
-    "penalised": SamplingParams(repeat_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2, repeat_last_n=20),
-    "biased": SamplingParams(logit_bias={5: 8.0, 6: -100.0}),
-    "endless": SamplingParams(ignore_eos=True),
-    "wordy": SamplingParams(min_tokens=10),
-}
+from tests.sampling.sampling_reference import (
+    END_IDS,
+    KINDS,
+    random_logits,
+    reference_survivors,
+    reference_token,
+    softmax,
+)
 
 
 def draw(

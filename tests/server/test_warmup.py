@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from homeai.messages import AddRequest, Finished, Heartbeat, Progress, RequestFailed, TokensDrawn
+from homeai.messages import AddRequest, Finished, Heartbeat, Progress, RequestFailed
 from homeai.request import FinishReason
 from homeai.server.warmup import Pin, WarmUp
 from tests.server.fakes import STATS, finished, output, step
@@ -130,12 +130,11 @@ def test_news_of_others_are_passed_on_without_the_pin_s() -> None:
     assert warm_up.take(message) == step(output("r", 0), finished("r"), admitted=("r",), progress=progress[:1])
 
 
-@pytest.mark.parametrize("resumed", [[], ["pin a"]])
-def test_tokens_of_others_are_passed_on(resumed: list[str]) -> None:
+def test_a_pin_that_comes_back_is_nobody_elses_news() -> None:
     warm_up = make_warm_up(make_pin("a"))
     warm_up.next(1.0)
-    drawn = TokensDrawn(outputs=[output("r", 0)], admitted=["pin a", "r"], started_at=1.0, resumed=resumed)
-    assert warm_up.take(drawn) == msgspec.structs.replace(drawn, admitted=["r"], resumed=[])
+    resumed = msgspec.structs.replace(step(output("r", 0)), resumed=["pin a"])
+    assert warm_up.take(resumed) == step(output("r", 0))
 
 
 @pytest.mark.parametrize("message", [step(), Heartbeat(1), RequestFailed("r", "no")])

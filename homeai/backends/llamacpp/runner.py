@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from homeai.backends.llamacpp.binding import Model, supports_gpu
 from homeai.backends.llamacpp.context import NO_ROOM, Batch, Context, ContextConfig
 from homeai.backends.llamacpp.fitting import ContextOf, fitted, measured, plan_of
+from homeai.backends.llamacpp.native_sampler import NativeSampler
 from homeai.backends.llamacpp.ops import KVOperations
 from homeai.backends.llamacpp.padding import Padding
 from homeai.backends.llamacpp.sequences import Layout, Sequences
@@ -30,6 +32,7 @@ from homeai.request import Request, SampledToken, longest_request
 from homeai.sampling.grammars import Grammars
 from homeai.sampling.row import Logits
 from homeai.sampling.sampler import BatchSampler
+from homeai.sampling.state import SamplerState
 from homeai.scheduling.plan import Chunk, KVOpResult, StepPlan, StepResult
 
 TILE_TOKENS = 64  # queries for which llama.cpp's attention on a CPU goes over the cells together
@@ -73,6 +76,7 @@ class LlamaCppRunner:
         self._limits = limits
         self._batch = Batch(limits.max_num_batched_tokens)
         self._sampler = BatchSampler(model.vocab.n_tokens, limits.end_token_ids)
+        self._native_sampler = NativeSampler(self._sampler) if NativeSampler.is_built_in() else None
         self._guesses = Guesses(
             max_tokens=self._batch.capacity, max_outputs=context.num_outputs, max_model_len=limits.max_model_len
         )
@@ -112,10 +116,9 @@ class LlamaCppRunner:
         if not works:
             return _nothing_computed(plan, op_results, kv_ops_s)
         passes = self._passes(self._guesses.added(works))
-        rows: dict[int, _Rows] = {}
         num_computed: Counter[int] = Counter()  # of each sequence
         started_at = time.perf_counter()
-        for number, works in enumerate(passes, start=1):
+        for works in passes:
             code = self._decode(works)
             if code == NO_ROOM and any(work.drafts for work in works):  # guesses may never be in anyone's way
                 works = [work._replace(drafts=[]) for work in works]
@@ -124,9 +127,9 @@ class LlamaCppRunner:
                 break
             if code != 0:
                 raise RuntimeError(f"llama_decode failed with code {code} on {self._batch.num_tokens} tokens")
-            rows |= self._rows(works, is_last=number == len(passes))
             num_computed.update({work.chunk.seq_id: work.chunk.num_tokens for work in works})
         forward_s = time.perf_counter() - started_at
+        rows = self._rows(works) if code == 0 else {}
         failed_requests: dict[str, str] = {}
         if len(passes) == 1:
             self._guesses.observe(works, forward_s)
@@ -165,13 +168,10 @@ class LlamaCppRunner:
         others += [work.last for work in prompts if work.num_outputs]
         return [[work.head if work.num_outputs else work for work in prompts], others] if prompts else [others]
 
-    def _rows(self, works: Sequence[Work], *, is_last: bool) -> dict[int, _Rows]:
-        """Where the logits lie, by sequence. The next pass overwrites llama.cpp's buffer: what it would is
-        copied."""
+    def _rows(self, works: Sequence[Work]) -> dict[int, _Rows]:
+        """Where the logits of the last pass lie, by sequence; the passes before it have none."""
         num_outputs = self._batch.num_outputs
         logits = self._context.logits(num_outputs) if num_outputs else NO_LOGITS
-        if not is_last and num_outputs:
-            logits = logits.copy()
         rows, first = {}, 0
         for work in works:
             if work.num_outputs:
@@ -205,16 +205,37 @@ class LlamaCppRunner:
 
     def _draw(
         self, chunks: Sequence[Chunk], rows: Mapping[int, _Rows], failed: dict[str, str]
-    ) -> Iterator[list[SampledToken]]:
-        """Each chunk's tokens when they are asked for, out of the logits of the last decode."""
-        for chunk in chunks:
-            yield self._draw_work(rows[chunk.seq_id], failed) if chunk.seq_id in rows else []
+    ) -> list[list[SampledToken]]:
+        """Each chunk's tokens, out of the logits of the last decode."""
+        drawn = self._draw_natively(list(rows.values()))
+        return [
+            self._draw_work(rows[chunk.seq_id], drawn.get(chunk.seq_id, ()), failed) if chunk.seq_id in rows else []
+            for chunk in chunks
+        ]
 
-    def _draw_work(self, rows: _Rows, failed: dict[str, str]) -> list[SampledToken]:
+    def _draw_natively(self, rows: Sequence[_Rows]) -> dict[int, Sequence[int | None]]:
+        """By sequence, the tokens that need nothing else: those behind its guesses, too, where they do not depend on
+        whether a guess was right."""
+        native = self._native_sampler
+        rows = [row for row in rows if native is not None and native.knows(row.work.live.sampler)]
+        if native is None or not rows:
+            return {}
+        nums = [1 if row.work.live.sampler.has_memory else row.work.num_outputs for row in rows]
+        states: list[SamplerState] = []
+        numbers: list[int] = []
+        indices: list[int] = []
+        for (work, _, first), num in zip(rows, nums, strict=True):
+            states += [work.live.sampler] * num
+            numbers += range(first, first + num)
+            indices += range(work.live.num_output_tokens, work.live.num_output_tokens + num)
+        tokens = iter(native.draw(rows[0].logits, numbers, states, indices))
+        return {row.work.chunk.seq_id: list(islice(tokens, num)) for row, num in zip(rows, nums, strict=True)}
+
+    def _draw_work(self, rows: _Rows, drawn: Sequence[int | None], failed: dict[str, str]) -> list[SampledToken]:
         """One token, and one more for each guess that was right. The cache keeps what was right."""
         (chunk, _, drafts), logits, first = rows
         try:
-            tokens = rows.work.draw(self._sampler, logits, first, self._limits.end_token_ids)
+            tokens = rows.work.draw(self._sampler, logits, first, self._limits.end_token_ids, drawn)
         except GrammarFailed as error:
             failed[chunk.request_id] = str(error)
             tokens = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from homeai.backends.shared.live import Live
@@ -42,16 +43,24 @@ class Work(NamedTuple):
         return self._replace(chunk=self.chunk._replace(start=start, num_tokens=1))
 
     def draw(
-        self, sampler: BatchSampler, logits: Logits, first: int, end_token_ids: Collection[int]
+        self,
+        sampler: BatchSampler,
+        logits: Logits,
+        first: int,
+        end_token_ids: Collection[int],
+        drawn: Sequence[int | None] = (),
     ) -> list[SampledToken]:
         """One token, and one more for each guess that was right; from rows `first` … of `logits` [rows, vocabulary].
 
-        Raises `GrammarFailed`.
+        `drawn`: the tokens of the first rows, where they are known already. Raises `GrammarFailed`.
         """
         _, live, drafts = self
         tokens: list[SampledToken] = []
-        for row in range(first, first + 1 + len(drafts)):
-            token = sampler.draw(logits, row, live.sampler, live.num_output_tokens)
+        for row, known in zip_longest(range(first, first + 1 + len(drafts)), drawn):
+            if known is None:
+                token = sampler.draw(logits, row, live.sampler, live.num_output_tokens)
+            else:
+                token = SampledToken(known)
             is_end = _is_end(live, token.token_id, end_token_ids)
             live.append(token.token_id)
             tokens.append(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -181,14 +181,15 @@ class TorchRunner:
 
     def _draw(
         self, chunks: Sequence[Chunk], rows: Mapping[int, Rows], failed: dict[str, str]
-    ) -> Iterator[list[SampledToken]]:
-        """Each chunk's tokens when they are asked for."""
+    ) -> list[list[SampledToken]]:
+        """Each chunk's tokens."""
         drawn = self._draw_on_device([row for row in rows.values() if row.work.chunk.num_outputs])
-        for chunk in chunks:
-            if chunk.num_outputs and chunk.seq_id in rows:
-                yield self._draw_chunk(rows[chunk.seq_id], drawn.get(chunk.seq_id), failed)
-            else:
-                yield []
+        return [
+            self._draw_chunk(rows[chunk.seq_id], drawn.get(chunk.seq_id), failed)
+            if chunk.num_outputs and chunk.seq_id in rows
+            else []
+            for chunk in chunks
+        ]
 
     def _draw_on_device(self, rows: Sequence[Rows]) -> dict[int, int]:
         """By sequence, the tokens that need nobody's help: no more of the logits comes back then."""
