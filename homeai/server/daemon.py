@@ -201,7 +201,7 @@ class Daemon:
     # ---- start -----------------------------------------------------------------------------------
 
     async def _become_ready(self) -> None:
-        """READY only when the model is resident and its text can be read."""
+        """READY only when its text can be read and the model is resident, or was and left: what comes loads it."""
         try:
             text = await asyncio.to_thread(Text.load, self._model_path, self._config)
             self._service.open(text)
@@ -213,8 +213,7 @@ class Daemon:
             self._supervisor.give_up(str(error))
             self._service.stay_closed()
         try:
-            if self._supervisor.state not in AWAY:  # nobody needs the model yet: what comes will load it
-                await self._supervisor.ensure_ready()
+            await self._supervisor.begun()
         except HomeAIError as error:
             self._notifier.send(STATUS=str(error))
             if self._notifier.is_active and self._supervisor.state is State.FAILED:

@@ -181,6 +181,13 @@ class Supervisor:
             raise self.not_ready()
         return self.ready
 
+    async def begun(self) -> None:
+        """Join the start: until the model is resident, or away because nobody needs it. Raises `NotReady` when it
+        is neither."""
+        await self._settled.wait()
+        if self.ready is None and self.state not in AWAY:
+            raise self.not_ready()
+
     async def changed(self) -> None:
         """Return when the state is another one."""
         change = self._change

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from homeai.errors import NotReady
 from homeai.messages import EngineFailed, Shutdown
 from homeai.server import supervisor as supervisor_module
 from homeai.server.supervisor import State
@@ -96,12 +97,30 @@ async def test_stop_while_it_is_away_tells_who_waits(house: House) -> None:
     assert house.state is State.DRAINING  # the server's end goes before
 
 
+async def test_who_left_again_before_anybody_looked_has_begun(house: House) -> None:
+    """Its text took longer to read than nobody needed the model: the daemon is up all the same."""
+    await house.become_resident()
+    house.supervisor.leave()
+    begun = asyncio.create_task(house.supervisor.begun())
+    await asyncio.sleep(0)
+    assert not begun.done()
+    await house.supervisor.rest(State.SLEEPING, "idle")
+    await begun
+
+
+async def test_start_that_failed_has_not_begun(house: House) -> None:
+    await house.lose_child(EngineFailed("not a GGUF", fatal=True))
+    with pytest.raises(NotReady, match="not a GGUF"):
+        await house.supervisor.begun()
+
+
 async def test_start_may_be_away() -> None:
     house = House()
     house.supervisor.start_away(State.SLEEPING, "it is night")
     house.supervisor.start()
     await asyncio.sleep(0)
     assert house.children == []
+    await house.supervisor.begun()
     house.supervisor.wake()
     await until(lambda: house.children)
     await house.supervisor.stop()
