@@ -1,5 +1,5 @@
-"""Models and vocabularies of llama.cpp, and its log; with `context.py` and `embedder.py` the only files that touch
-its C API.
+"""Models and vocabularies of llama.cpp, and its log; with `context.py`, `embedder.py` and `native_sampler.py` the only
+files that touch its C API.
 
 Each class frees what it allocated, in `close()`. Order matters: batch, context, model, backend; callbacks
 outlive them all.
