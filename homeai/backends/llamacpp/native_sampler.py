@@ -20,7 +20,7 @@ from homeai.sampling.row import Logits, TokenIds
 from homeai.sampling.sampler import BatchSampler
 from homeai.sampling.state import SamplerState
 
-MAX_TOP_K: Final = 1024  # more are sorted faster by numpy
+MAX_TOP_K: Final = 1024  # for that many, half of a row of 262,144 is looked into twice
 NONE_DRAWN: Final = -1
 
 
