@@ -43,12 +43,16 @@ def send(daemon: Daemon, exchange: Exchange, body: str | None = None) -> list[st
     return lines
 
 
+def says_something(ask: Callable[[], tuple[str, list[Any]]]) -> bool:
+    """A base model's answer may be nothing but its end, or the next "User:" of a transcript; not three times."""
+    return any(text or calls for text, calls in (ask() for _ in range(3)))
+
+
 # ---- ollama ----------------------------------------------------------------------------------------------
 
 
 def read_ollama(lines: list[str]) -> tuple[str, list[Any]]:
-    """Text and calls: each line has a message of a role and a content; the last one is done. Text is missing only
-    where the model said nothing but that it ends, as a base model may."""
+    """Text and calls: each line has a message of a role and a content; the last one is done."""
     *pieces, last = [json.loads(line) for line in lines]
     text, calls = "", []
     for piece in (*pieces, last):
@@ -61,7 +65,6 @@ def read_ollama(lines: list[str]) -> tuple[str, list[Any]]:
     assert not any(piece["done"] for piece in pieces)
     assert last["done"]
     assert last["done_reason"] in ("stop", "length")
-    assert text or calls or last["eval_count"] == 1
     return text, calls
 
 
@@ -73,7 +76,7 @@ def test_set_up_of_ollama_finds_the_model(daemon: Daemon) -> None:
 @pytest.mark.parametrize("name", [name for name in OLLAMA if "conversation" in name])
 def test_ollama_converses(daemon: Daemon, name: str) -> None:
     """F5: also after two calls of one message, whose results have no ids."""
-    read_ollama(send(daemon, OLLAMA[name]))
+    assert says_something(lambda: read_ollama(send(daemon, OLLAMA[name])))
 
 
 def test_call_of_ollama_has_an_object_for_arguments(daemon: Daemon) -> None:
@@ -95,8 +98,7 @@ def test_task_of_ollama_gets_its_structure(daemon: Daemon) -> None:
 
 
 def read_openai(lines: list[str]) -> tuple[str, list[Any]]:
-    """Text and calls, from the events that are read: an item is added before its deltas, the end has usage. Text is
-    missing only where the model said nothing but that it ends, as a base model may."""
+    """Text and calls, from the events that are read: an item is added before its deltas, the end has usage."""
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     for event in events:
         Event.validate_python(event)
@@ -117,16 +119,14 @@ def read_openai(lines: list[str]) -> tuple[str, list[Any]]:
                 assert call["call_id"]
                 calls.append({"name": call["name"], "arguments": json.loads(written)})
     assert events[-1]["type"] in ("response.completed", "response.incomplete")
-    num_tokens = events[-1]["response"]["usage"]["output_tokens"]
-    assert num_tokens > 0
-    assert text or calls or num_tokens == 1
+    assert events[-1]["response"]["usage"]["output_tokens"] > 0
     return text, calls
 
 
 @pytest.mark.parametrize("name", [name for name in OPENAI if "conversation" in name])
 def test_openai_conversation_converses(daemon: Daemon, name: str) -> None:
     """F5: the calls' results come each after its call; a tool without a description has null there."""
-    read_openai(send(daemon, OPENAI[name]))
+    assert says_something(lambda: read_openai(send(daemon, OPENAI[name])))
 
 
 def test_call_of_openai_conversation_comes_in_events_that_it_reads(daemon: Daemon) -> None:

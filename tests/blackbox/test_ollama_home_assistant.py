@@ -98,7 +98,7 @@ async def test_question_of_a_person(client: ollama.AsyncClient, keep_alive: int 
         tools=None,
         stream=True,
         keep_alive=keep_alive,
-        options=OPTIONS | {"num_predict": 16},
+        options=OPTIONS | {"num_predict": 16, "temperature": 0},
         think=False,
         format=None,
     )
