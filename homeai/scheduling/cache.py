@@ -62,7 +62,11 @@ class KVCache:
         self.num_cells = config.num_cells
         self.num_evictions = 0
         self.tree = PrefixTree()
-        self.host = HostStore(config.host_bytes if config.can_save else 0, config.kv_bytes_per_token)
+        self.host = HostStore(
+            config.host_bytes if config.can_save else 0,
+            config.kv_bytes_per_token,
+            may_cut=config.can_share and not config.is_partitioned,  # as for any sequence
+        )
         self._is_worth_moving = is_worth_moving
         self._roots: dict[str, Node] = {}
         self._seqs: dict[int, Sequence] = {}
@@ -261,10 +265,10 @@ class KVCache:
 
     def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int) -> Sequence | None:
         """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then."""
-        saved = self.host.find(domain, tokens)
-        if saved is None or saved.length <= length or saved.length > min(max_cells, self.num_available):
+        saved, num_common = self.host.find(domain, tokens)
+        if saved is None or num_common <= length or saved.length > min(max_cells, self.num_available):
             return None
-        if not self._is_worth_moving(saved.length, saved.length - length):
+        if not self._is_worth_moving(saved.length, num_common - length):
             return None
         seq = self._empty(domain)
         if seq is None:
@@ -276,6 +280,8 @@ class KVCache:
         seq.whole_from = seq.length if self.config.is_partitioned else 0
         self._ops.append(KVOp(KVOpKind.RESTORE, seq.seq_id, other=saved.number, length=seq.length))
         self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
+        if num_common < seq.length:
+            self.truncate(seq, num_common)
         return seq
 
     # ---- how a sequence ends ---------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from homeai.scheduling.tree import common_length
+
 
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
@@ -19,17 +21,20 @@ class SavedSequence:
     def length(self) -> int:
         return len(self.tokens)
 
-    def begins(self, tokens: list[int]) -> bool:
-        """`tokens` begin with all of it, and go on. Most differ in the last one, which is quick to see."""
-        length = self.length
-        return length < len(tokens) and self.tokens[-1] == tokens[length - 1] and self.tokens == tokens[:length]
+    def num_common(self, tokens: list[int], *, may_cut: bool) -> int:
+        """How much of it `tokens` begin with, and go on after. What is parked counts as a whole or not at all."""
+        count = common_length(self.tokens, tokens, 0, len(tokens) - 1)
+        return count if count == self.length or (may_cut and not self.parked_by) else 0
 
 
 class HostStore:
-    """Bounded by bytes; a saved sequence is found again only as a whole: cold tails were cut off before."""
+    """Bounded by bytes. `may_cut`: a saved sequence that is brought back may be cut to what is common, such as where
+    two prompts part within a token; else it is found again only as a whole.
+    """
 
-    def __init__(self, max_bytes: int, bytes_per_token: int) -> None:
+    def __init__(self, max_bytes: int, bytes_per_token: int, *, may_cut: bool) -> None:
         self.max_bytes = max_bytes
+        self._may_cut = may_cut
         self._bytes_per_token = bytes_per_token
         self._saved: dict[int, SavedSequence] = {}
         self._last_number = 0
@@ -41,10 +46,13 @@ class HostStore:
     def num_bytes(self) -> int:
         return sum(saved.length for saved in self._saved.values()) * self._bytes_per_token
 
-    def find(self, domain: str, tokens: list[int]) -> SavedSequence | None:
-        """The longest one that `tokens` begin with and go on after."""
-        fitting = (saved for saved in self._saved.values() if saved.domain == domain and saved.begins(tokens))
-        return max(fitting, key=lambda saved: saved.length, default=None)
+    def find(self, domain: str, tokens: list[int]) -> tuple[SavedSequence | None, int]:
+        """The one that has most in common with `tokens`, and how much that is."""
+        best, best_count = None, 0
+        for saved in self._saved.values():
+            if saved.domain == domain and (count := saved.num_common(tokens, may_cut=self._may_cut)) > best_count:
+                best, best_count = saved, count
+        return best, best_count
 
     def put(self, domain: str, tokens: list[int], *, parked_by: str | None, now: float) -> tuple[int | None, list[int]]:
         """The number of the new one (None: it does not fit) and of those that had to go for it."""

@@ -375,6 +375,28 @@ def test_restoring_pays_only_for_what_is_not_there() -> None:
     assert (seq.length, ops(cache)) == (300, [KVOpKind.SHARE])
 
 
+@pytest.mark.parametrize(
+    ("changes", "num_restored"), [({}, 290), ({"is_partitioned": True, "num_seqs": 2}, 0), ({"can_share": False}, 0)]
+)
+def test_what_parts_before_the_end_of_a_saved_beginning_goes_on_from_there(
+    changes: dict[str, object], num_restored: int
+) -> None:
+    """As where the last word of a common beginning makes another token with what follows it."""
+    cache = create_cache(**{"host_bytes": 500} | changes)
+    head = text(300)
+    for at in range(3):
+        keep(cache, text(320, head), float(at))
+    for seq in [compute(cache, text(480), 4.0) for _ in range(2)]:
+        cache.close(seq, 4.0, keep=False)
+    ops(cache)
+    back = cache.open("", text(350, head[:290]), 5.0)
+    assert back is not None
+    assert back.length == num_restored
+    if num_restored:
+        assert ops(cache)[-3:] == [KVOpKind.RESTORE, KVOpKind.FORGET, KVOpKind.TRUNCATE]
+    assert cache.num_used == num_restored
+
+
 def test_nothing_is_restored_into_promised_cells() -> None:
     cache = create_cache(host_bytes=500)
     keep(cache, saved := text(300), parked_by="r1")
