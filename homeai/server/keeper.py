@@ -33,6 +33,7 @@ ABORT_S = 5.0  # for the engine to say that what was cut off has ended
 UNKNOWN_RETRY_S = 60.0  # nobody knows when the owner will want the device back
 CANNOT_WATCH = "who uses the GPU cannot be known here: only `homeai yield` makes room for others"
 STATES = {Aim.SLEEPING: State.SLEEPING, Aim.YIELDED: State.YIELDED}
+START = ""  # the source, as it were, of the daemon's own start
 
 Switch = Callable[[], Awaitable[None]]
 
@@ -72,8 +73,9 @@ class Keeper:
         self._news = asyncio.Event()
         self._is_closed = False
         self.fall_back: Switch | None = None  # when the model that loads now cannot be loaded
-        if settings.policy == "idle":
-            self._needs.came("", self._clock.now())  # the start counts as a use
+        self._start_counts = settings.policy == "idle"  # as a use, from when the model is there
+        if self._start_counts:
+            self._needs.came(START, self._clock.now())
         self.keep_warm: Callable[[], None] = lambda: None  # the model's file, while it is away
         supervisor.back_in_s = self.back_in_s
 
@@ -235,6 +237,9 @@ class Keeper:
                 self._watch_at = self._clock.now() + WATCH_S
             if self._supervisor.ready is not None:
                 self.fall_back = None
+                if self._start_counts:
+                    self._start_counts = False
+                    self._needs.ended(START, self._clock.now())
             elif self._supervisor.state is State.FAILED and self.fall_back is not None:
                 log.error("the model before it comes back")
                 self._switch, self.fall_back = self.fall_back, None

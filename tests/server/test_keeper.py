@@ -152,6 +152,15 @@ async def test_idle_sleeps_when_its_time_is_up_and_not_before(start: Start) -> N
     await home.reach(State.SLEEPING)
 
 
+async def test_idle_counts_from_when_the_model_is_there_however_long_it_took_to_load(start: Start) -> None:
+    home = start("residency.policy=idle", "residency.idle_timeout_s=100")
+    home.clock.advance(150.0)
+    await home.reach(State.RESIDENT)
+    await asyncio.sleep(0.01)
+    assert home.state is State.RESIDENT
+    assert home.keeper.expires_in_s == 100.0
+
+
 async def test_requests_are_refused_out_of_hours_and_told_when_to_come(start: Start) -> None:
     home = start("residency.policy=schedule", "residency.outside_hours=refuse")
     await home.reach(State.RESIDENT)
