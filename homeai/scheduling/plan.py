@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from homeai.request import FinishReason, Mode, SampledToken
+
+NEAR_TOKENS: Final = 512  # of Gemma's small models; its larger ones have windows of 1024
 
 
 class Chunk(NamedTuple):
@@ -24,6 +26,26 @@ class Chunk(NamedTuple):
     num_tokens: int
     num_outputs: int
     num_drafts: int = 0
+
+    @property
+    def num_context_tokens(self) -> int:
+        """Of its request, with its own."""
+        return self.start + self.num_tokens
+
+    @property
+    def num_attended_tokens(self) -> int:
+        """What each of its tokens looks at, itself too, summed. Drafts are left out."""
+        return _attended(self.start, self.num_tokens)
+
+    @property
+    def num_near_tokens(self) -> int:
+        """Of those, the ones that are no farther away than a usual sliding window reaches."""
+        num_first = min(self.num_tokens, max(0, NEAR_TOKENS - self.start))  # they see everything
+        return _attended(self.start, num_first) + (self.num_tokens - num_first) * NEAR_TOKENS
+
+
+def _attended(start: int, num_tokens: int) -> int:
+    return num_tokens * start + num_tokens * (num_tokens + 1) // 2
 
 
 class KVOpKind(enum.StrEnum):
@@ -80,6 +102,22 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return self.num_decode_tokens + self.num_prefill_tokens
+
+    @property
+    def num_outputs(self) -> int:
+        return sum(chunk.num_outputs for chunk in self.chunks)
+
+    @property
+    def num_context_tokens(self) -> int:
+        return sum(chunk.num_context_tokens for chunk in self.chunks)
+
+    @property
+    def num_attended_tokens(self) -> int:
+        return sum(chunk.num_attended_tokens for chunk in self.chunks)
+
+    @property
+    def num_near_tokens(self) -> int:
+        return sum(chunk.num_near_tokens for chunk in self.chunks)
 
 
 @dataclass(slots=True)

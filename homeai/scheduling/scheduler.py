@@ -122,7 +122,8 @@ class Scheduler:
         if plan.chunks and not result.out_of_room and all(done.ok for done in result.kv_op_results):
             num_rows = plan.num_decode_tokens + result.num_draft_tokens
             computed_s = step_s - result.kv_ops_s
-            self.budget.times.observe(plan.num_prefill_tokens, num_rows, self.cache.num_used, computed_s)
+            num_cells, draws = self.cache.num_used, plan.num_outputs > 0
+            self.budget.times.observe(plan.num_prefill_tokens, num_rows, num_cells, computed_s, draws=draws)
 
     def _is_worth_moving(self, num_tokens: int, num_computed_instead: int) -> bool:
         """To host memory or back: at the speed it was seen to have, against computing; and nobody waits for long."""

@@ -80,15 +80,18 @@ def test_ceiling_holds_on_a_fast_machine() -> None:
     assert budget.prefill_tokens(8, 2000, 0.25) == 504
 
 
-def test_steps_of_both_kinds_may_cost_more_than_the_sum() -> None:
-    """A CPU computes a prompt beside streams in a pass of its own."""
+def test_step_that_draws_may_cost_more_than_the_midst_of_a_prompt() -> None:
+    """A small model's output matrix is most of its weights."""
     model = StepTimeModel()
     rng = random.Random(5)
     for _ in range(200):
         num_prefill, num_decode = rng.choice([0, 0, 60, 200]), rng.choice([0, 3, 8])
-        seconds = 0.01 + 0.001 * num_prefill + 0.005 * num_decode + 0.02 * (num_prefill > 0 and num_decode > 0)
-        model.observe(num_prefill, num_decode, 1000, seconds)
-    assert model.predict(100, 8, 1000) == pytest.approx(0.01 + 0.1 + 0.04 + 0.02, rel=0.05)
+        draws = num_decode > 0 or rng.random() < 0.3
+        seconds = 0.01 + 0.001 * num_prefill + 0.005 * num_decode + 0.02 * draws
+        model.observe(num_prefill, num_decode, 1000, seconds, draws=draws)
+    for num_decode, draws in [(8, True), (0, True), (0, False)]:
+        expected = 0.01 + 0.1 + 0.005 * num_decode + 0.02 * draws
+        assert model.predict(100, num_decode, 1000, draws=draws) == pytest.approx(expected, rel=0.05)
 
 
 def test_easy_decodes_do_not_make_prefill_look_easy() -> None:
@@ -98,3 +101,15 @@ def test_easy_decodes_do_not_make_prefill_look_easy() -> None:
     for _ in range(10):
         model.observe(0, 8, 1000, 0.5 * model.predict(0, 8, 1000))
     assert model.predict(100, 8, 1000) > 0.8 * before
+
+
+def test_rows_that_cost_a_step_may_ride_along_with_prefill() -> None:
+    """On a GPU a prompt keeps the multipliers busy, and decodes beside it cost next to nothing."""
+    model, rng = StepTimeModel(), random.Random(5)
+    for _ in range(200):
+        num_prefill, num_decode = rng.choice([0, 0, 10, 100]), rng.choice([1, 4, 8])
+        seconds = 0.012 + 0.0006 * num_prefill if num_prefill else 0.008 + 0.003 * num_decode
+        model.observe(num_prefill, num_decode, 1000, seconds)
+    for num_decode in (1, 8):
+        assert model.predict(40, num_decode, 1000) == pytest.approx(0.012 + 0.024, rel=0.05)
+        assert model.predict(0, num_decode, 1000) == pytest.approx(0.008 + 0.003 * num_decode, rel=0.05)

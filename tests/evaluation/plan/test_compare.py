@@ -25,7 +25,7 @@ def test_smaller_card_gets_the_cells_that_it_holds_and_parks_for_want_of_them() 
     assert large.num_cells == 16 * 4096
     assert small.num_cells < 0.8 * large.num_cells
     assert large.summary.overall.num_requests == small.summary.overall.num_requests
-    assert (large.summary.num_preemptions, small.summary.num_preemptions) == (0, 4)
+    assert large.summary.num_preemptions == 0 < small.summary.num_preemptions
     assert small.summary.tokens_per_s < large.summary.tokens_per_s
 
 
