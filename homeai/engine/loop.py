@@ -59,6 +59,7 @@ class EngineLoop:
         self._outbox = outbox
         self._heartbeat_interval_s = heartbeat_interval_s
         self._step = 0
+        self._num_added = 0
         self._aborted: list[RequestOutput] = []
         self._live: dict[str, Request] = {}
         self._preparing: dict[str, Request] = {}  # of these, what the scheduler has not heard of yet
@@ -85,9 +86,13 @@ class EngineLoop:
             message = self._inbox.get(min(pause_s, self._heartbeat_interval_s))
             if message is None:
                 self._outbox.put(Heartbeat(self._step))
-        while message is not None and self._running:
+        if message is not None:
             self._handle(message)
-            message = self._inbox.get_nowait()
+            self._take_pending()
+
+    def _take_pending(self) -> None:
+        while self._running and (message := self._inbox.get_nowait()) is not None:
+            self._handle(message)
 
     def _pause_s(self) -> float:
         """How long there is nothing to compute, unless a message comes."""
@@ -124,6 +129,7 @@ class EngineLoop:
             is_pin=message.is_pin,
             output_token_ids=list(message.output_token_ids),
         )
+        self._num_added += 1
         request_id = request.request_id
         if self._engine.prepare(request, lambda: self._inbox.put(Prepared(request_id))):
             self._admit(request)
@@ -171,8 +177,21 @@ class EngineLoop:
         for request_id, message in failed.items():
             self._fail(request_id, UNFIT_GRAMMAR.format(message), is_invalid=True)
         if self._step_log is not None:
-            record = msgspec.structs.asdict(self._stats(step)) | {"forward_s": step.result.forward_s}
-            self._step_log.write(msgspec.json.encode(record) + b"\n")
+            self._log(step)
+
+    def _log(self, step: Step) -> None:
+        assert self._step_log is not None, "there is no log of steps"
+        num_before = self._num_added
+        self._take_pending()  # what came while it ran
+        record = msgspec.structs.asdict(self._stats(step)) | {
+            "forward_s": step.result.forward_s,
+            "num_context_tokens": step.plan.num_context_tokens,
+            "num_attended_tokens": step.plan.num_attended_tokens,
+            "num_near_tokens": step.plan.num_near_tokens,
+            "num_outputs": step.plan.num_outputs,
+            "num_arrived": self._num_added - num_before,
+        }
+        self._step_log.write(msgspec.json.encode(record) + b"\n")
 
     def _announce(self, plan: StepPlan) -> None:
         """A long step says so before it begins: it is not a hang. What is held does not wait for one."""

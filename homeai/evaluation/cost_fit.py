@@ -19,23 +19,46 @@ from homeai.evaluation.cost_model import SMALL_CPU, FitError, MeasuredCost, Step
 MIN_STEPS: Final = 20  # of each kind
 MIN_SAMPLES: Final = 5  # of a number of rows, to be a point of its own
 
+COEFFICIENTS: Final = (
+    *("decode_cell_s", "decode_attended_s"),
+    *("mixed_step_s", "mixed_output_s", "mixed_prefill_s", "mixed_decode_s"),
+    *("mixed_cell_s", "mixed_attended_s", "mixed_near_s", "mixed_pair_s"),
+    "arrival_s",
+)
+
 Vector = NDArray[np.float64]
 
 
-class MeasuredStep(msgspec.Struct, frozen=True):
-    """`num_decode_tokens` without drafts. `kv_used` after the step; `forward_s` of `step_s` was the model's."""
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """`num_decode_tokens` without drafts. `kv_used` after the step; `forward_s` of `step_s` was the model's.
+
+    num_arrived: requests that came while it ran. Other fields as in `StepShape`.
+    """
 
     num_prefill_tokens: int
     num_decode_tokens: int
+    num_context_tokens: int
+    num_attended_tokens: int
     kv_used: int
     step_s: float
     forward_s: float = 0.0
     num_draft_tokens: int = 0
+    num_outputs: int = 1
+    num_near_tokens: int = 0
+    num_arrived: int = 0
 
     @property
     def shape(self) -> StepShape:
         rows = self.num_decode_tokens + self.num_draft_tokens
-        return StepShape(self.num_prefill_tokens, rows, self.kv_used, self.kv_used)
+        return StepShape(
+            self.num_prefill_tokens,
+            rows,
+            self.num_context_tokens,
+            self.num_attended_tokens,
+            self.kv_used,
+            self.num_outputs,
+            self.num_near_tokens,
+        )
 
 
 def load_steps(path: Path) -> list[MeasuredStep]:
@@ -62,19 +85,16 @@ def fit(steps: Sequence[MeasuredStep], source: str) -> MeasuredCost:
         raise ConfigError(
             f"{len(mixed)} steps with prefill and {len(decodes)} without it: a fit needs {MIN_STEPS} of each"
         )
-    points, decode_cell_s = _fit_decodes(decodes)
-    step_s, prefill_s, decode_s, cell_s, pair_s = _fit_mixed(mixed)
-    cost = MeasuredCost(
+    counts = _frequent_counts(decodes)
+    known = [step for step in decodes if step.shape.num_decode_tokens in counts] + mixed
+    features = np.array([_features(step, counts) for step in known], dtype=float)
+    coefficients = least_squares(features, np.array([step.step_s for step in known]))
+    times, rest = coefficients[: len(counts)], coefficients[len(counts) :]
+    cost = msgspec.structs.replace(
+        SMALL_CPU,  # whose copies to and from the host are taken over
         source=source,
-        decode_s=points,
-        decode_cell_s=decode_cell_s,
-        mixed_step_s=step_s,
-        mixed_prefill_s=prefill_s,
-        mixed_decode_s=decode_s,
-        mixed_cell_s=cell_s,
-        mixed_pair_s=pair_s,
-        save_token_s=SMALL_CPU.save_token_s,
-        restore_token_s=SMALL_CPU.restore_token_s,
+        decode_s=list(zip(counts, times, strict=True)),
+        **dict(zip(COEFFICIENTS, rest, strict=True)),
     )
     return msgspec.structs.replace(cost, error=error_of(cost, steps))
 
@@ -82,7 +102,8 @@ def fit(steps: Sequence[MeasuredStep], source: str) -> MeasuredCost:
 def error_of(cost: MeasuredCost, steps: Sequence[MeasuredStep]) -> FitError:
     """How far `cost` is from `steps`, which need not be those it was fitted on."""
     measured = np.array([step.step_s for step in steps])
-    predicted = np.array([cost.step_s(step.shape) for step in steps])
+    arrivals_s = [cost.arrival_s * step.num_arrived if step.num_prefill_tokens else 0.0 for step in steps]
+    predicted = np.array([cost.step_s(step.shape) for step in steps]) + arrivals_s
     relative = np.abs(predicted - measured) / measured
     return FitError(
         num_steps=len(steps),
@@ -92,28 +113,23 @@ def error_of(cost: MeasuredCost, steps: Sequence[MeasuredStep]) -> FitError:
     )
 
 
-def _fit_decodes(steps: Sequence[MeasuredStep]) -> tuple[list[tuple[int, float]], float]:
-    """A time for each number of rows that was seen often, and one slope over rows × cells for all of them."""
-    rows = np.array([step.shape.num_decode_tokens for step in steps])
-    counts, num_samples = np.unique(rows, return_counts=True)
-    often = counts[num_samples >= min(MIN_SAMPLES, num_samples.max())]
-    kept = np.isin(rows, often)
-    cells = np.array([step.kv_used for step in steps], dtype=float)
-    features = np.column_stack([*(rows == count for count in often), rows * cells])[kept]
-    *times, cell_s = least_squares(features, np.array([step.step_s for step in steps])[kept])
-    return [(int(count), time) for count, time in zip(often, times, strict=True)], cell_s
+def _frequent_counts(decodes: Sequence[MeasuredStep]) -> list[int]:
+    """Numbers of rows that were seen often enough to have a time of their own."""
+    counts, num_samples = np.unique([step.shape.num_decode_tokens for step in decodes], return_counts=True)
+    return [int(count) for count in counts[num_samples >= min(MIN_SAMPLES, num_samples.max())]]
 
 
-def _fit_mixed(steps: Sequence[MeasuredStep]) -> list[float]:
-    shapes = [step.shape for step in steps]
-    features = np.array(
-        [
-            [1.0, n, rows, shape.num_tokens * shape.kv_used, n * rows]
-            for shape in shapes
-            for n, rows in [(shape.num_prefill_tokens, shape.num_decode_tokens)]
-        ]
-    )
-    return least_squares(features, np.array([step.step_s for step in steps]))
+def _features(step: MeasuredStep, counts: Sequence[int]) -> list[float]:
+    """What the times of decodes by `counts` and then COEFFICIENTS are multiplied with.
+
+    A step without prefill is over before the front end has read who came meanwhile: it tells nothing of that.
+    """
+    shape = step.shape
+    prefill, rows, row_cells = shape.num_prefill_tokens, shape.num_decode_tokens, shape.num_tokens * shape.kv_used
+    attended, near, draws = shape.num_attended_tokens, shape.num_near_tokens, shape.num_outputs > 0
+    of_decode = [*(rows == count for count in counts), row_cells, attended]
+    of_mixed = [1.0, draws, prefill, rows, row_cells, attended, near, prefill * rows, step.num_arrived]
+    return [*[0.0] * len(of_decode), *of_mixed] if prefill else [*of_decode, *[0.0] * len(of_mixed)]
 
 
 def least_squares(features: Vector, seconds: Vector) -> list[float]:

@@ -28,7 +28,7 @@ from homeai.scheduling.controls import SchedulerConfig
 from homeai.server.launch import engine_config
 
 MODES: Final = ("continuous", "static", "window", "single")
-SMALL_MODEL_KV_BYTES: Final = 18_000  # per token, of the model that SMALL_CPU was measured with
+SMALL_MODEL_KV_BYTES: Final = 18_432  # per token, of the model that SMALL_CPU was measured with
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

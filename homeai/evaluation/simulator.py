@@ -7,7 +7,9 @@ tells the books what came of it. Judging that is `summary.py`'s.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 from homeai.backends.simulated.runner import SimulatedRunner
@@ -57,11 +59,12 @@ def limits_of(config: SchedulerConfig) -> RunnerLimits:
 
 
 class _PlanCost:
-    """A `StepCost` as the simulated runner asks for it."""
+    """A `StepCost` as the simulated runner asks for it. `num_arriving`: requests within so many seconds from now."""
 
-    def __init__(self, cost: StepCost, limits: RunnerLimits) -> None:
+    def __init__(self, cost: StepCost, limits: RunnerLimits, num_arriving: Callable[[float], int]) -> None:
         self._cost = cost
         self._limits = limits
+        self._num_arriving = num_arriving
 
     def predict(self, plan: StepPlan, num_cells: int) -> float:
         """`num_cells` in use before the step. With partitions a row passes over its own one only."""
@@ -69,7 +72,8 @@ class _PlanCost:
         shape = StepShape.of(plan, num_cells + plan.num_tokens)
         if self._limits.is_partitioned:
             shape = shape._replace(kv_used=shape.num_context_tokens // max(1, len(plan.chunks)))
-        return moved_s + self._cost.step_s(shape)
+        step_s = moved_s + self._cost.step_s(shape)
+        return step_s + self._cost.arrival_s * self._num_arriving(step_s)
 
 
 class _World:
@@ -85,12 +89,13 @@ class _World:
     ) -> None:
         self._clock = VirtualClock()
         scheduler = Scheduler(config)
-        runner = SimulatedRunner(limits, self._clock, _PlanCost(cost, limits))
+        runner = SimulatedRunner(limits, self._clock, _PlanCost(cost, limits, self._num_arriving))
+        self._arrival_s = cost.arrival_s
         self._engine = Engine(scheduler, runner, self._clock)
         self._max_model_len = config.max_model_len
         self._watch = watch
         self._books = Books(scheduler)
-        self._to_come = list(reversed(workload))
+        self._to_come = deque(workload)
         self._leaving: list[tuple[float, str]] = []  # a heap
         self._arrivals: dict[str, Arrival] = {}
 
@@ -113,9 +118,14 @@ class _World:
 
     # ---- the clients -----------------------------------------------------------------------------
 
+    def _num_arriving(self, seconds: float) -> int:
+        now = self._clock.now()
+        soon = takewhile(lambda arrival: arrival.at < now + seconds, self._to_come)
+        return sum(arrival.at >= now for arrival in soon)
+
     def _let_in(self) -> None:
-        while self._to_come and self._to_come[-1].at <= self._clock.now():
-            self._ask(self._to_come.pop())
+        while self._to_come and self._to_come[0].at + self._arrival_s <= self._clock.now():
+            self._ask(self._to_come.popleft())
 
     def _ask(self, arrival: Arrival) -> None:
         request = Request(
@@ -146,7 +156,7 @@ class _World:
 
     def _wait(self, step: Step | None) -> None:
         """Nothing to compute: on to the next thing that happens."""
-        happens_at = [self._to_come[-1].at] if self._to_come else []
+        happens_at = [self._to_come[0].at + self._arrival_s] if self._to_come else []
         if self._engine.has_work:
             happens_at += [at for at, _ in self._leaving[:1]]
             if step is not None and step.plan.wake_at is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -16,6 +18,7 @@ from homeai.engine.loop import SNAPSHOT_INTERVAL_S, SNAPSHOT_MAX_REQUESTS, UNFIT
 from homeai.engine.runner import RunnerLimits
 from homeai.engine.wire import Prepared
 from homeai.errors import GrammarFailed
+from homeai.evaluation.cost_fit import load_steps
 from homeai.messages import (
     AbortRequests,
     AddRequest,
@@ -106,14 +109,17 @@ def add(name: str, *, num_prompt_tokens: int = 10, max_tokens: int = 3, source: 
 
 
 def run(
-    *script: Down | Prepared | None, runner_type: type[SimulatedRunner] = SimulatedRunner, **config: object
+    *script: Down | Prepared | None,
+    runner_type: type[SimulatedRunner] = SimulatedRunner,
+    step_log: io.BytesIO | None = None,
+    **config: object,
 ) -> tuple[RecordingOutbox, ScriptedInbox]:
     scheduler = create_scheduler(**config)
     limits = limits_of(scheduler.config)
     clock = VirtualClock()
     engine = Engine(scheduler, runner_type(limits, clock), clock)
     inbox, outbox = ScriptedInbox(script), RecordingOutbox()
-    EngineLoop(engine, inbox, outbox, heartbeat_interval_s=0.25).run()  # type: ignore[arg-type]
+    EngineLoop(engine, inbox, outbox, heartbeat_interval_s=0.25, step_log=step_log).run()  # type: ignore[arg-type]
     return outbox, inbox
 
 
@@ -163,6 +169,17 @@ def test_stats_tell_the_step_as_it_ran() -> None:
     assert (first.num_decode_tokens, first.num_prefill_tokens) == (0, 20)
     assert first.step_s > 0
     assert first.host_s == pytest.approx(0.0)
+
+
+def test_log_of_steps_tells_what_their_times_come_from(tmp_path: Path) -> None:
+    log = io.BytesIO()
+    run(add("a", max_tokens=2), None, add("b", num_prompt_tokens=20, max_tokens=1), step_log=log)
+    (path := tmp_path / "steps").write_bytes(log.getvalue())
+    seen = [
+        (s.num_prefill_tokens, s.num_decode_tokens, s.num_attended_tokens, s.num_outputs, s.num_arrived)
+        for s in load_steps(path)
+    ]
+    assert seen == [(10, 0, 55, 1, 1), (20, 1, 210 + 11, 2, 0)]
 
 
 def test_finished_request_tells_its_times_and_counts() -> None:

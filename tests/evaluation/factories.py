@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
-
-from homeai.evaluation.cost_model import SMALL_CPU
+from homeai.evaluation.cost_fit import MeasuredStep
+from homeai.evaluation.cost_model import MeasuredCost
 from homeai.evaluation.workload import Arrival
 from homeai.policy import ClassPolicy
 from homeai.scheduling.cache import CacheConfig
 from homeai.scheduling.controls import SchedulerConfig
 
 WEIGHTS = {"voice": 8.0, "interactive": 4.0, "coding": 2.0, "background": 1.0}
-COST = msgspec.structs.replace(SMALL_CPU, source="test")
+COST = MeasuredCost(
+    source="test",
+    decode_s=[(1, 0.0187), (2, 0.026), (4, 0.031), (8, 0.047), (16, 0.083)],
+    decode_cell_s=0.022 / (8 * 15_000),
+    mixed_step_s=0.014,
+    mixed_prefill_s=0.00183,
+    mixed_decode_s=0.0035,
+    mixed_cell_s=1.5e-8,
+    save_token_s=0.033 / 815,
+    restore_token_s=0.0016 / 815,
+)
 
 NO_TARGETS = {name: ClassPolicy(weight=weight) for name, weight in WEIGHTS.items()}
 TARGETS = NO_TARGETS | {
@@ -58,3 +67,24 @@ def create_arrivals(
         )
         for number in range(n)
     ]
+
+
+def create_measured_step(
+    step_s: float,
+    *,
+    prefill: int = 0,
+    rows: int = 0,
+    context: int = 500,
+    attended: int = 500,
+    cells: int = 500,
+    **changes: float,
+) -> MeasuredStep:
+    return MeasuredStep(
+        num_prefill_tokens=prefill,
+        num_decode_tokens=rows,
+        num_context_tokens=context,
+        num_attended_tokens=attended,
+        kv_used=cells,
+        step_s=step_s,
+        **changes,  # type: ignore[arg-type]
+    )

@@ -28,7 +28,7 @@ from homeai.evaluation.bench.targets import Target
 from homeai.evaluation.bench.text_report import as_json, markdown
 from homeai.evaluation.bench.trace import Trace
 from homeai.evaluation.bench.verdict import base_row, judge
-from homeai.evaluation.cost_model import SMALL_CPU
+from tests.evaluation.factories import COST
 
 SIZES = Sizes().scaled(0.3)
 CONFIG = load(None, env={})
@@ -65,7 +65,7 @@ def wish(trace: Trace, **changes: object) -> Wish:
         "aims": Aims(),
         "prices": Prices(),
         "command": "homeai bench",
-        "cost": SMALL_CPU,
+        "cost": COST,
         "sizes": SIZES,
         "salt": "s",
     }

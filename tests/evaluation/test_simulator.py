@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from homeai.engine.engine import Engine, Step
@@ -14,9 +15,9 @@ from tests.test_imports import loaded_by
 
 def test_one_request_takes_what_its_steps_cost() -> None:
     (request,) = run(create_arrivals(1, at=2.0, num_prompt_tokens=10, max_tokens=3), create_config(), COST).requests
-    prefill_s = COST.step_s(StepShape(10, 0, 10, 10))
+    prefill_s = COST.step_s(StepShape(10, 0, 10, 55, 10))
     assert request.first_token_at == pytest.approx(2.0 + prefill_s)
-    gaps = [COST.step_s(StepShape(0, 1, cells, cells)) for cells in (11, 12)]
+    gaps = [COST.step_s(StepShape(0, 1, cells, cells, cells)) for cells in (11, 12)]
     assert request.finished_at == pytest.approx(2.0 + prefill_s + sum(gaps))
     assert request.finish_reason is FinishReason.LENGTH
     assert request.num_prompt_tokens == 10
@@ -34,6 +35,16 @@ def test_who_arrives_during_a_step_is_in_the_next_one() -> None:
     first, second = run(arrivals, create_config(), COST).requests
     assert second.arrival_at == 0.01
     assert second.admitted_at == pytest.approx(first.first_token_at)
+
+
+def test_front_end_reads_a_request_first_and_a_step_meanwhile_takes_longer() -> None:
+    cost = msgspec.structs.replace(COST, arrival_s=0.02)
+    arrivals = create_arrivals(1, num_prompt_tokens=200, max_tokens=1) + create_arrivals(1, at=0.05, source="b")
+    first, second = run(arrivals, create_config(), cost).requests
+    prefill_s = COST.step_s(StepShape(200, 0, 200, 20_100, 200))
+    assert first.admitted_at == pytest.approx(0.02)
+    assert first.first_token_at == pytest.approx(0.02 + prefill_s + 0.02)
+    assert (second.arrival_at, second.admitted_at) == (0.05, pytest.approx(first.first_token_at))
 
 
 def test_client_that_leaves_ends_its_request_after_the_step_under_way() -> None:

@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True):
     @property
     def shape(self) -> StepShape:
         cells = self.num_context_tokens
-        return StepShape(self.num_prefill_tokens, self.num_decode_tokens, cells, cells)
+        return StepShape(self.num_prefill_tokens, self.num_decode_tokens, cells, 0, cells)  # a roofline asks no more
 
     def __str__(self) -> str:
         rows = f"{self.num_decode_tokens} row{'s' if self.num_decode_tokens > 1 else ''}"
@@ -100,7 +100,7 @@ def points_of(steps: Iterable[MeasuredStep]) -> list[Point]:
         Point(
             num_prefill_tokens=num_prefill_tokens,
             num_decode_tokens=num_decode_tokens,
-            num_context_tokens=round(median(step.kv_used for step in group)),
+            num_context_tokens=round(median(step.num_context_tokens for step in group)),
             step_s=median(step.step_s for step in group),
             model_s=median(step.forward_s or step.step_s for step in group),
             num_steps=len(group),

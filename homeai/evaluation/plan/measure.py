@@ -94,7 +94,11 @@ class StepMeter:
         return MeasuredStep(
             num_prefill_tokens=step.plan.num_prefill_tokens,
             num_decode_tokens=step.plan.num_decode_tokens,
+            num_context_tokens=step.plan.num_context_tokens,
+            num_attended_tokens=step.plan.num_attended_tokens,
             kv_used=engine.scheduler.cache.num_used,
+            num_outputs=step.plan.num_outputs,
+            num_near_tokens=step.plan.num_near_tokens,
             step_s=step_s,
             forward_s=step_s * step.result.forward_s / step.step_s,
         )

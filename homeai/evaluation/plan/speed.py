@@ -33,8 +33,7 @@ def speeds(cost: StepCost, streams: Sequence[int], context: int, prompt: int) ->
     """context: tokens of each stream while it decodes. prompt: tokens that are computed before a first token."""
     prompt_s = prefill_s(cost, prompt)
     return [
-        Speed(num, cost.step_s(StepShape(0, num, num * context, num * context)), prompt_s, num * prompt_s)
-        for num in streams
+        Speed(num, cost.step_s(StepShape(0, num, *[num * context] * 3)), prompt_s, num * prompt_s) for num in streams
     ]
 
 
@@ -50,4 +49,4 @@ def counts(most: int) -> list[int]:
 def _chunks(num_tokens: int) -> Iterator[StepShape]:
     for start in range(0, num_tokens, STEP_TOKENS):
         size = min(STEP_TOKENS, num_tokens - start)
-        yield StepShape(size, 0, start + size, start + size)
+        yield StepShape(size, 0, start + size, size * start + size * (size + 1) // 2, start + size)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from homeai.errors import ConfigError
-from homeai.evaluation.cost_fit import MeasuredStep
 from homeai.evaluation.cost_model import StepShape
 from homeai.evaluation.plan.architecture import Numbers, of_numbers
 from homeai.evaluation.plan.calibration import Calibration, Point, calibrate, points_of
 from homeai.evaluation.plan.roofline import Rates, RooflineCost
+from tests.evaluation.factories import create_measured_step
 
 MODEL = of_numbers(
     Numbers(
@@ -26,7 +26,7 @@ MACHINE = Rates(bandwidth=30e9, output_bandwidth=6e9, flops=100e9, bus=5e9, step
 
 def made_up(num_prefill_tokens: int, rows: int, context: int) -> Point:
     cost = RooflineCost(MODEL, MACHINE, "", "", 0)
-    shape = StepShape(num_prefill_tokens, rows, context, context)
+    shape = StepShape(num_prefill_tokens, rows, context, 0, context)
     step_s = cost.step_s(shape)
     return Point(num_prefill_tokens, rows, context, step_s, step_s - cost.host_s(shape))
 
@@ -84,8 +84,12 @@ def test_missing_kinds_of_steps_are_named() -> None:
 
 
 def test_steps_of_a_shape_become_one_point_and_drafts_none() -> None:
-    steps = [MeasuredStep(0, 2, 90, 0.02, 0.018), MeasuredStep(0, 2, 94, 0.04, 0.03), MeasuredStep(0, 2, 92, 0.03)]
-    drafted = MeasuredStep(0, 1, 50, 0.02, 0.01, num_draft_tokens=4)
+    steps = [
+        create_measured_step(0.02, rows=2, context=90, forward_s=0.018),
+        create_measured_step(0.04, rows=2, context=94, forward_s=0.03),
+        create_measured_step(0.03, rows=2, context=92),
+    ]
+    drafted = create_measured_step(0.02, rows=1, context=50, num_draft_tokens=4)
     assert points_of([*steps, drafted]) == [Point(0, 2, 92, 0.03, 0.03, 3)]
 
 

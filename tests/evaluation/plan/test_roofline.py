@@ -12,7 +12,7 @@ from homeai.scheduling.plan import KVOp, KVOpKind
 
 
 def decode_s(device: str, model: str, rows: int = 1, context: int = 0) -> float:
-    return estimate(device, model).step_s(StepShape(0, rows, context, context))
+    return estimate(device, model).step_s(StepShape(0, rows, context, context, context))
 
 
 def test_every_result_is_called_an_estimate() -> None:
@@ -30,7 +30,7 @@ def test_one_stream_is_as_fast_as_published_benchmarks_say(device: str, low: flo
 def test_rows_beside_each_other_cost_little_until_compute_binds() -> None:
     assert decode_s("rtx-4090", "8b-q4", 8) < 1.3 * decode_s("rtx-4090", "8b-q4", 1)
     cost = estimate("rtx-4090", "8b-q4")
-    one, two = (cost.step_s(StepShape(n, 0, 0, 0)) for n in (2048, 4096))
+    one, two = (cost.step_s(StepShape(n, 0, 0, 0, 0)) for n in (2048, 4096))
     assert two == pytest.approx(2 * one, rel=0.02)
 
 
@@ -46,13 +46,13 @@ def test_layers_with_a_window_read_no_more_than_it() -> None:
         layers=18, hidden=640, heads=4, kv_heads=1, head_dim=256, ff=2048, vocab=262_144, tied=True,
         window=512, windowed_layers=15,
     )  # fmt: skip
-    _, context = work_of(of_numbers(numbers), StepShape(0, 1, 8192, 8192))
+    _, context = work_of(of_numbers(numbers), StepShape(0, 1, 8192, 8192, 8192))
     assert context.read_bytes == pytest.approx(2 * 2 * 256 * (15 * 512 + 3 * 8192))
 
 
 def test_prompt_sees_half_of_itself() -> None:
     model = MODELS["8b-q4"]
-    _, context = work_of(model, StepShape(512, 0, 512, 512))
+    _, context = work_of(model, StepShape(512, 0, 512, 131_328, 512))
     assert context.flops == pytest.approx(model.attention_flops(512 * 256))
 
 
@@ -70,7 +70,7 @@ def test_where_nothing_overlaps_reading_and_multiplying_add_up() -> None:
         bandwidth=card.bandwidth, output_bandwidth=card.bandwidth, flops=card.flops, bus=1.0, step_s=0, row_s=0,
         overlaps=False,
     )  # fmt: skip
-    shape = StepShape(0, 8, 0, 0)
+    shape = StepShape(0, 8, 0, 0, 0)
     weights, _ = work_of(model, shape)
     added = RooflineCost(model, rates, "", "", 0).step_s(shape)
     assert added == pytest.approx(weights.read_bytes / rates.bandwidth + weights.flops / rates.flops)

@@ -36,7 +36,9 @@ def steps_log(path: Path) -> Path:
         {
             "num_prefill_tokens": p.num_prefill_tokens,
             "num_decode_tokens": p.num_decode_tokens,
-            "kv_used": p.num_context_tokens,
+            "num_context_tokens": p.num_context_tokens,
+            "num_attended_tokens": p.num_context_tokens,
+            "kv_used": 1000,
             "step_s": p.step_s,
             "forward_s": p.model_s,
         }

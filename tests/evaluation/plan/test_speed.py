@@ -22,7 +22,11 @@ def test_more_streams_are_faster_together_and_slower_each() -> None:
 
 
 def test_prompt_is_read_in_chunks_and_the_last_of_many_waits_for_all() -> None:
-    chunks = [StepShape(512, 0, 512, 512), StepShape(512, 0, 1024, 1024), StepShape(100, 0, 1124, 1124)]
+    chunks = [
+        StepShape(512, 0, 512, 131_328, 512),
+        StepShape(512, 0, 1024, 393_472, 1024),
+        StepShape(100, 0, 1124, 107_450, 1124),
+    ]
     assert prefill_s(COST, 1124) == pytest.approx(sum(map(COST.step_s, chunks)))
     alone, eight = speeds(COST, [1, 8], 4096, 1124)
     assert eight.last_ttft_s == pytest.approx(8 * alone.ttft_s)
