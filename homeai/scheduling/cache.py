@@ -136,7 +136,7 @@ class KVCache:
         `is_new`: a request that was not here before, whose hits tell what is worth keeping.
         """
         match = self.find(domain, tokens)
-        seq = self._restore(domain, tokens, match.length, self.num_available if max_cells is None else max_cells)
+        seq = self._restore(domain, tokens, match.length, self.num_available if max_cells is None else max_cells, now)
         seq = seq or self._adopt(match) or self._share(match) or self._empty(domain)
         if seq is None:
             return None
@@ -263,8 +263,11 @@ class KVCache:
         seq = self._seqs[seq_id] = Sequence(seq_id, self._root(domain))
         return seq
 
-    def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int) -> Sequence | None:
-        """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then."""
+    def _restore(self, domain: str, tokens: list[int], length: int, max_cells: int, now: float) -> Sequence | None:
+        """Bring a saved sequence back that holds more than `length`. What is in the cache of it is there twice then.
+
+        One that is wanted in part only stays saved, for whoever wants all of it.
+        """
         saved, num_common = self.host.find(domain, tokens)
         if saved is None or num_common <= length or saved.length > min(max_cells, self.num_available):
             return None
@@ -279,8 +282,10 @@ class KVCache:
         self.commit(seq, saved.length, saved.tokens)
         seq.whole_from = seq.length if self.config.is_partitioned else 0
         self._ops.append(KVOp(KVOpKind.RESTORE, seq.seq_id, other=saved.number, length=seq.length))
-        self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
-        if num_common < seq.length:
+        is_whole = num_common == saved.length
+        if is_whole or not self.host.put_back(saved, now):
+            self._ops.append(KVOp(KVOpKind.FORGET, -1, other=saved.number))
+        if not is_whole:
             self.truncate(seq, num_common)
         return seq
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from homeai.scheduling.tree import common_length
 
@@ -69,6 +69,13 @@ class HostStore:
         self._last_number += 1
         self._saved[self._last_number] = SavedSequence(self._last_number, domain, tokens, parked_by, now)
         return self._last_number, gone
+
+    def put_back(self, saved: SavedSequence, now: float) -> bool:
+        """Somebody went on from a part of it: whether there is room for all of it still."""
+        fits = self.num_bytes + saved.length * self._bytes_per_token <= self.max_bytes
+        if fits:
+            self._saved[saved.number] = replace(saved, saved_at=now)
+        return fits
 
     def discard(self, number: int) -> SavedSequence | None:
         """It was brought back, or could not be saved."""

@@ -393,8 +393,23 @@ def test_what_parts_before_the_end_of_a_saved_beginning_goes_on_from_there(
     assert back is not None
     assert back.length == num_restored
     if num_restored:
-        assert ops(cache)[-3:] == [KVOpKind.RESTORE, KVOpKind.FORGET, KVOpKind.TRUNCATE]
+        assert ops(cache)[-2:] == [KVOpKind.RESTORE, KVOpKind.TRUNCATE]
     assert cache.num_used == num_restored
+
+
+def test_who_goes_on_from_a_part_of_what_was_saved_leaves_all_of_it_to_others() -> None:
+    cache = create_cache(host_bytes=500)
+    head = text(300)
+    for at in range(3):
+        keep(cache, text(320, head), float(at))
+    for seq in [compute(cache, text(480), 4.0) for _ in range(2)]:
+        cache.close(seq, 4.0, keep=False)
+    for length in (100, 300):
+        seq = cache.open("", text(350, head[:length]), 5.0)
+        assert seq is not None
+        assert seq.length == length
+        cache.close(seq, 5.0, keep=False)
+    assert len(cache.host) == 0
 
 
 def test_nothing_is_restored_into_promised_cells() -> None:
