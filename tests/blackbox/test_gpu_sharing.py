@@ -105,7 +105,7 @@ async def test_voice_ends_and_the_others_pause_and_go_on_where_they_were(machine
     daemon = machine.daemon
     (engine,) = daemon.engines
     async with daemon.async_client() as client:
-        chats = [Stream(client, exactly(200, f"Story {i}: once", logprobs=0)) for i in range(3)]
+        chats = [Stream(client, exactly(500, f"Story {i}: once", logprobs=0)) for i in range(3)]
         voice = Stream(client, exactly(40), source="speaker")
         for stream in (*chats, voice):
             await stream.begun()
@@ -116,9 +116,9 @@ async def test_voice_ends_and_the_others_pause_and_go_on_where_they_were(machine
         assert len(daemon.status()["requests"]) == 3
         machine.set()
         for stream in chats:
-            assert ((await stream.ended()).num_tokens, stream.errors) == (200, [])
+            assert ((await stream.ended()).num_tokens, stream.errors) == (500, [])
             tokens = [e["choices"][0]["logprobs"]["tokens"] for e in stream.events if has_tokens(e)]
-            assert sum(map(len, tokens)) == 200
+            assert sum(map(len, tokens)) == 500
 
 
 def has_tokens(event: dict[str, list[dict[str, object]]]) -> bool:

@@ -213,7 +213,7 @@ def test_hung_front_end_is_replaced_by_the_watchdog(service: Service) -> None:
 
 async def test_restart_drains_and_whoever_asks_meanwhile_is_answered(service: Service) -> None:
     pid = service.pid
-    async with streaming(150), httpx.AsyncClient(base_url=URL, headers=KEY, timeout=300) as client:
+    async with streaming(600), httpx.AsyncClient(base_url=URL, headers=KEY, timeout=300) as client:
         service.systemctl("restart", "--no-block", UNIT)
         eventually(lambda: service.container.show(UNIT, "StatusText").startswith("draining: "))
         assert service.pid == pid
@@ -278,7 +278,7 @@ def test_installing_again_changes_nothing_and_drops_nobody(service: Service) -> 
 
 async def test_machine_sleeps_without_the_model_and_streams_go_on_afterwards(service: Service) -> None:
     pid = service.pid
-    async with streaming(150):
+    async with streaming(600):
         await asyncio.to_thread(service.systemctl, "start", "suspend.target")
         assert "yielded" in service.container.run("cat", "/run/asleep")
     assert service.pid == pid
@@ -302,7 +302,7 @@ async def test_machine_is_kept_awake_while_answers_are_written(service: Service)
         return [line for line in service.container.run("systemd-inhibit", "--list").splitlines() if "homeai" in line]
 
     eventually(lambda: not locks())
-    async with streaming(150):
+    async with streaming(600):
         lock = await asyncio.to_thread(eventually, lambda: next(iter(locks()), ""))
         assert " sleep " in lock
         assert " block" in lock
