@@ -77,6 +77,8 @@ class EngineLoop:
                 self._run_step()
             elif self._aborted:
                 self._send(None)
+        if self._aborted:
+            self._send(None)
 
     def _take_messages(self) -> None:
         """All that have come; blocks for one when there is nothing to compute, beating while it waits."""
@@ -181,9 +183,9 @@ class EngineLoop:
 
     def _log(self, step: Step) -> None:
         assert self._step_log is not None, "there is no log of steps"
-        num_before = self._num_added
+        stats, num_before = self._stats(step), self._num_added
         self._take_pending()  # what came while it ran
-        record = msgspec.structs.asdict(self._stats(step)) | {
+        record = msgspec.structs.asdict(stats) | {
             "forward_s": step.result.forward_s,
             "num_context_tokens": step.plan.num_context_tokens,
             "num_attended_tokens": step.plan.num_attended_tokens,

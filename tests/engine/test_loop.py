@@ -182,6 +182,11 @@ def test_log_of_steps_tells_what_their_times_come_from(tmp_path: Path) -> None:
     assert seen == [(10, 0, 55, 1, 1), (20, 1, 210 + 11, 2, 0)]
 
 
+def test_shutdown_that_comes_while_a_step_is_logged_ends_what_is_live() -> None:
+    outbox, _ = run(add("a", max_tokens=50), None, Shutdown(), step_log=io.BytesIO())
+    assert outbox.ended == {"a": FinishReason.ABORT}
+
+
 def test_finished_request_tells_its_times_and_counts() -> None:
     outbox, _ = run(add("a", num_prompt_tokens=10, max_tokens=60), add("b", max_tokens=60), num_kv_cells=64)
     parked = next(f for f in outbox.finished if f.request_id == "b")
