@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from homeai.scheduling.tree import common_length
 
+HEAD_TOKENS = 16  # who differs so early shares nothing that is worth bringing back: most are told apart by it
+
 
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
@@ -23,6 +25,9 @@ class SavedSequence:
 
     def num_common(self, tokens: list[int], *, may_cut: bool) -> int:
         """How much of it `tokens` begin with, and go on after. What is parked counts as a whole or not at all."""
+        head = min(HEAD_TOKENS, self.length)
+        if self.tokens[:head] != tokens[:head]:
+            return 0
         count = common_length(self.tokens, tokens, 0, len(tokens) - 1)
         return count if count == self.length or (may_cut and not self.parked_by) else 0
 
