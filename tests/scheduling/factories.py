@@ -1,9 +1,10 @@
-"""The two factories of the scheduler tests, and a step without a model."""
+"""The two factories of the scheduler tests, a step without a model, and machines of several speeds."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from homeai.scheduling.cache import CacheConfig
 from homeai.scheduling.controls import SchedulerConfig
 from homeai.scheduling.plan import Chunk, RequestOutput, StepPlan, StepResult
 from homeai.scheduling.scheduler import Scheduler
+from homeai.scheduling.step_time import StepTimeModel
 
 TOKEN = 7
 END_TOKEN = 1
@@ -156,3 +158,17 @@ def run_to_end(scheduler: Scheduler, *, limit: int = 10_000) -> list[Step]:
 def chunk_of(step: Step, request: Request) -> Chunk:
     (chunk,) = [c for c in step.plan.chunks if c.request_id == request.request_id]
     return chunk
+
+
+# seconds of a step: a constant, per prefill token, per decode row, per million of rows and cells in use
+MACHINES = [(0.014, 0.0019, 0.005, 0.01), (0.004, 2e-5, 1e-4, 1e-4), (0.2, 0.03, 0.05, 0.0)]
+
+
+def teach(
+    model: StepTimeModel, a: float, b: float, c: float, d: float, *, steps: int = 200, noise: float = 0.0
+) -> None:
+    rng = random.Random(5)
+    for _ in range(steps):
+        num_prefill, num_decode, num_cells = rng.choice([0, 0, 60, 200]), rng.randint(1, 8), rng.randint(200, 4000)
+        seconds = a + b * num_prefill + c * num_decode + d * (num_prefill + num_decode) * num_cells / 1e6
+        model.observe(num_prefill, num_decode, num_cells, seconds * (1 + rng.uniform(-noise, noise)))
